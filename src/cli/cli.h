@@ -55,16 +55,27 @@ extern const fsdp__output_kind fsdp__output_svg;
 
 /* Checks that a path, which `option` gave, is not standard output, where the command prints: '-', or its file. */
 fsdp_status fsdp__output_is_apart(const char *option, const char *path);
-/* Checks that a command that reads what `config` names may write `path` at the end; `option` asked for it. A file that
- * is there already must be of the kind; NULL: any. */
-fsdp_status fsdp__output_check(const fsdp_train_config *config, const char *option, const char *path,
+/* A file that a command writes beside what it prints. */
+typedef struct fsdp__output {
+    const char *path;       /* NULL: nobody has asked for it */
+    bool replaces, written; /* an earlier file; all of it */
+} fsdp__output;
+
+/* Checks that a command that reads what `config` names may write the file at the end; `option` asked for it. A file
+ * that is there already must be of the kind; NULL: any. */
+fsdp_status fsdp__output_check(fsdp__output *output, const fsdp_train_config *config, const char *option,
                                const fsdp__output_kind *kind);
-/* Writes what `print` prints about `what` to the file `path`, whole or not at all. A symbolic link stays, and its
- * target is written. Does nothing if `path` is NULL. */
-fsdp_status fsdp__output_write(const char *option, const char *path, fsdp_status (*print)(const void *what, FILE *out),
-                               const void *what);
-/* Prints, after a command's output, that the file has it: `what` is "picture". Does nothing if `path` is NULL. */
-void fsdp__output_tell(const char *path, const char *what);
+/* Writes what `print` prints about `what` to the file, whole or not at all. A symbolic link stays, and its target is
+ * written. Does nothing if nobody has asked for it. */
+fsdp_status fsdp__output_write(fsdp__output *output, const char *option,
+                               fsdp_status (*print)(const void *what, FILE *out), const void *what);
+/* Prints, after a command's output, that the file has it, if it was written: `what` is "picture". */
+void fsdp__output_tell(const fsdp__output *output, const char *what);
+/* Returns what a line about something written ends with: that it replaces what an earlier command wrote there. */
+static inline const char *fsdp__in_place(bool replaces)
+{
+    return replaces ? ", in place of an earlier one" : "";
+}
 
 /* ---- dtype_option.c ---- */
 

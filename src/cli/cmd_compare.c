@@ -25,7 +25,8 @@ enum {
 
 typedef struct session {
     fsdp__comparison comparison;
-    const char *strategies, *policies, *worlds, *markdown, *svg;
+    const char *strategies, *policies, *worlds;
+    fsdp__output markdown, svg;
     bool json;
     int random_fd; /* random data, if the user named none; -1: not used */
 } session;
@@ -97,22 +98,18 @@ static fsdp_status print_svg(const void *c, FILE *out)
     return FSDP_OK;
 }
 
-/* Writes a file. A full disk costs only the file: then this says so, and gives NULL instead of the path. */
-static const char *write_file(const char *option, const char *path, fsdp_status (*print)(const void *, FILE *),
-                              const fsdp__comparison *c, int *status)
+/* Writes a file. A full disk costs only the file: then this says so. */
+static int write_file(fsdp__output *output, const char *option, fsdp_status (*print)(const void *, FILE *),
+                      const fsdp__comparison *c)
 {
-    if (fsdp__output_write(option, path, print, c) == FSDP_OK)
-        return path;
-    *status = fsdp__failure("%s", fsdp_last_error());
-    return NULL;
+    return fsdp__output_write(output, option, print, c) == FSDP_OK ? 0 : fsdp__failure("%s", fsdp_last_error());
 }
 
 /* Prints everything, the files first: whoever reads the table may close it before its end. */
-static int tell(const session *s)
+static int tell(session *s)
 {
     const fsdp__comparison *c = &s->comparison;
-    const char *markdown, *svg;
-    int status = 0;
+    int status;
 
     if (fsdp__comparison_first(c) < 0) { /* mostly all for the same reason */
         for (int v = 0; v < c->variants.count; v++)
@@ -120,15 +117,15 @@ static int tell(const session *s)
                 return fsdp__failure("%s", c->figures[v].failure);
         return fsdp__failure("%s", c->variants.items[0].refused);
     }
-    markdown = write_file("--markdown", s->markdown, print_markdown, c, &status);
-    svg = write_file("--svg", s->svg, print_svg, c, &status);
+    status = write_file(&s->markdown, "--markdown", print_markdown, c);
+    status = write_file(&s->svg, "--svg", print_svg, c) ? FSDP__FAILED : status;
     if (s->json)
         return fsdp__comparison_print_json(c, stdout) == FSDP_OK || ferror(stdout)
                    ? status
                    : fsdp__failure("%s", fsdp_last_error());
     fsdp__comparison_print(c, stdout);
-    fsdp__output_tell(markdown, "table");
-    fsdp__output_tell(svg, "picture");
+    fsdp__output_tell(&s->markdown, "table");
+    fsdp__output_tell(&s->svg, "picture");
     return status;
 }
 
@@ -176,10 +173,10 @@ static fsdp_status prepare(session *s, fsdp_train_config *config, bool is_preset
         FSDP_TRY(make_random_data(config, &s->random_fd));
     c->config = config;
     FSDP_TRY(fsdp__variants_create(config, c->ranks, s->strategies, s->policies, &c->variants));
-    FSDP_TRY(fsdp__output_check(config, "--markdown", s->markdown, NULL));
-    FSDP_TRY(fsdp__output_check(config, "--svg", s->svg, &fsdp__output_svg));
-    if (s->markdown && s->svg && strcmp(s->markdown, s->svg) == 0)
-        return FSDP_FAIL(FSDP_INVALID, "--svg: '%s' is the file of --markdown: name another", s->svg);
+    FSDP_TRY(fsdp__output_check(&s->markdown, config, "--markdown", NULL));
+    FSDP_TRY(fsdp__output_check(&s->svg, config, "--svg", &fsdp__output_svg));
+    if (s->markdown.path && s->svg.path && strcmp(s->markdown.path, s->svg.path) == 0)
+        return FSDP_FAIL(FSDP_INVALID, "--svg: '%s' is the file of --markdown: name another", s->svg.path);
     c->figures = fsdp__calloc((size_t)c->variants.count, sizeof *c->figures);
     c->worlds.figures = fsdp__calloc((size_t)c->variants.count, sizeof *c->worlds.figures);
     return c->figures && c->worlds.figures ? FSDP_OK : FSDP_NO_MEMORY;
@@ -259,8 +256,8 @@ static int with_config(session *s, fsdp_train_config *config, int argc, char **a
                                     {"steps", 0, &t.steps, NULL},
                                     {"rounds", 0, &t.rounds, NULL},
                                     {"worlds", 0, &s->worlds, NULL},
-                                    {"markdown", 0, &s->markdown, NULL},
-                                    {"svg", 0, &s->svg, NULL},
+                                    {"markdown", 0, &s->markdown.path, NULL},
+                                    {"svg", 0, &s->svg.path, NULL},
                                     {"json", 0, NULL, &s->json},
                                     {FSDP__AS_RANK_OPTION, 0, &t.config_fd, NULL},
                                     {FSDP__RECORDS_OPTION, 0, &t.records_fd, NULL},

@@ -18,6 +18,7 @@
 #include "cli/own_process.h"
 #include "cli/spill.h"
 #include "dist/dist.h"
+#include "format/file_list.h"
 #include "hub/held_folder.h"
 #include "state/entry.h"
 #include "tensor/tensor.h"
@@ -70,6 +71,7 @@ typedef struct conversion {
     const char *from, *to, *adapter; /* the last: to be merged; NULL: none */
     fsdp__adapters adapters;         /* it, as a list of one */
     int ranks;                       /* 0: a Hugging Face folder */
+    bool replaces;                   /* what is in the folder already, of an earlier command */
     fsdp_dtype dtype;
     int64_t step; /* -1: the step of FROM */
     fsdp__tensor_source source;
@@ -415,8 +417,13 @@ static fsdp_status check_name(const char *to)
 
 static fsdp_status check_target(conversion *c)
 {
-    if (c->ranks == 0)
+    FSDP__FREED char *list = NULL;
+
+    if (c->ranks == 0) {
+        FSDP__TRY_NEW(list = fsdp__path_join(c->to, FSDP__LIST_NAME));
+        c->replaces = fsdp__path_exists(list);
         return check_name(c->to);
+    }
     if (c->step < 0)
         c->step = c->source.reader ? fsdp_checkpoint_step(c->source.reader) : 0;
     if (fsdp_checkpoint_exists(c->to, c->step))
@@ -498,7 +505,8 @@ static int run(conversion *c)
         printf("checkpoint of %d rank%s written to %s/step-%lld\n", c->ranks, fsdp__plural(c->ranks),
                FSDP__SHOWN_PATH(c->to), (long long)c->step);
     else
-        printf("%s written to %s\n", c->source.folder.is_adapter ? "adapter" : "model", FSDP__SHOWN_PATH(c->to));
+        printf("%s written to %s%s\n", c->source.folder.is_adapter ? "adapter" : "model", FSDP__SHOWN_PATH(c->to),
+               fsdp__in_place(c->replaces));
     if (result == 0)
         warn_not_finite(&c->spill);
     release(c);

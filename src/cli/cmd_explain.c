@@ -11,7 +11,8 @@
 typedef struct request {
     fsdp__on_paper paper;
     fsdp__on_device device;
-    const char *svg, *rank;
+    fsdp__output svg;
+    const char *rank;
     bool json;
     fsdp_explain_options options;
     fsdp__bar bar;
@@ -110,21 +111,19 @@ static void say_whether_it_fits(const request *r, const fsdp_explanation *e)
 static int tell(request *r)
 {
     FSDP__SCOPED(fsdp_explanation_free_at) fsdp_explanation *e = NULL;
-    const char *svg = r->json ? NULL : r->svg;
     fsdp__changes changes;
     int status = 0;
 
-    if (fsdp__output_check(r->paper.config, "--svg", r->svg, &fsdp__output_svg) != FSDP_OK ||
+    if (fsdp__output_check(&r->svg, r->paper.config, "--svg", &fsdp__output_svg) != FSDP_OK ||
         (r->device.name && fsdp__on_device_open(&r->device, r->device.name, true, r->paper.config) != FSDP_OK) ||
         find_all(r, &e, &changes) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    if (fsdp__output_write("--svg", r->svg, print_svg, e) != FSDP_OK) {
+    if (fsdp__output_write(&r->svg, "--svg", print_svg, e) != FSDP_OK)
         status = fsdp__failure("%s", fsdp_last_error());
-        svg = NULL;
-    }
     if (print(r, e, &changes) != FSDP_OK && !ferror(stdout))
         status = fsdp__failure("%s", fsdp_last_error());
-    fsdp__output_tell(svg, "picture");
+    if (!r->json)
+        fsdp__output_tell(&r->svg, "picture");
     say_whether_it_fits(r, e);
     return status;
 }
@@ -149,7 +148,7 @@ static fsdp_status read_numbers(request *r)
 static int with_config(request *r, int argc, char **argv)
 {
     const fsdp__option options[] = {FSDP__ON_PAPER_OPTIONS(&r->paper), FSDP__ON_DEVICE_OPTIONS(&r->device),
-                                    {"rank", 0, &r->rank, NULL},       {"svg", 0, &r->svg, NULL},
+                                    {"rank", 0, &r->rank, NULL},       {"svg", 0, &r->svg.path, NULL},
                                     {"json", 0, NULL, &r->json},       {0}};
     fsdp__overrides over = {.config = r->paper.config};
     fsdp__args args = {.options = options, .dotted = fsdp__override_skip, .positional_most = 1, .arg = &over};

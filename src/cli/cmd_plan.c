@@ -22,8 +22,8 @@ enum {
 typedef struct request {
     fsdp__on_paper paper;
     fsdp__on_device device;
-    const char *price_text, *measure, *fit, *schedule;
-    const char *memory_svg, *trace;
+    const char *price_text, *fit, *trace;
+    fsdp__output measure, schedule, memory_svg;
     bool json, no_time;
     int64_t room; /* of a rank, in bytes */
     double price; /* of a device and hour */
@@ -106,15 +106,15 @@ static fsdp_status add_network(request *r, fsdp_context *context)
                          "machines is measured; leave out what has started them",
                          fsdp_context_world_size(context));
     if (leads)
-        status = fsdp__prices_read(r->measure, &r->device.prices);
+        status = fsdp__prices_read(r->measure.path, &r->device.prices);
     if (status != FSDP_OK)
         status = fsdp_fail_prefix(status, "--measure: the network is added to a file that one process has measured");
     FSDP_TRY(fsdp_agree(fsdp_world(context), status));
     FSDP_TRY(fsdp__measure_network(context, &r->device.prices));
     if (!leads)
         return FSDP_OK;
-    FSDP_TRY(fsdp__output_write("--measure", r->measure, print_prices, &r->device.prices));
-    printf("%s: network between %d machines: %.3g us a call, %.3g Gbit/s\n", FSDP__SHOWN_PATH(r->measure),
+    FSDP_TRY(fsdp__output_write(&r->measure, "--measure", print_prices, &r->device.prices));
+    printf("%s: network between %d machines: %.3g us a call, %.3g Gbit/s\n", FSDP__SHOWN_PATH(r->measure.path),
            fsdp_context_machines(context), 1e6 * r->device.prices.network.latency,
            8e-9 * r->device.prices.network.per_second);
     return FSDP_OK;
@@ -127,11 +127,12 @@ static int measure_device_to(request *r)
 
     if (strcmp(name, "cpu") != 0 && strncmp(name, "cuda", 4) != 0)
         return fsdp__usage_error("--device is '%s': what can be measured is cpu or cuda", name);
-    if (fsdp__output_check(r->paper.config, "--measure", r->measure, &kind_of_prices) != FSDP_OK ||
+    if (fsdp__output_check(&r->measure, r->paper.config, "--measure", &kind_of_prices) != FSDP_OK ||
         fsdp__on_device_measure(&r->device, name, LONG_SECONDS) != FSDP_OK ||
-        fsdp__output_write("--measure", r->measure, print_prices, &r->device.prices) != FSDP_OK)
+        fsdp__output_write(&r->measure, "--measure", print_prices, &r->device.prices) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    printf("%s: %d rates of %s\n", FSDP__SHOWN_PATH(r->measure), r->device.prices.rate_count, r->device.prices.device);
+    printf("%s: %d rates of %s%s\n", FSDP__SHOWN_PATH(r->measure.path), r->device.prices.rate_count,
+           r->device.prices.device, fsdp__in_place(r->measure.replaces));
     if (r->device.prices.busy > FSDP__PRICES_BUSY)
         printf("Caution: other work had the processor for %.0f %% of the time: measure again when it is idle\n",
                100 * r->device.prices.busy);
@@ -175,13 +176,13 @@ static fsdp_status print_schedule(const void *schedule, FILE *out)
 }
 
 /* Plans when parameters and gradients travel, prints that, and writes the file that `--schedule` names. */
-static int tell_schedule(const request *r, const fsdp__plan_options *options, double room)
+static int tell_schedule(request *r, const fsdp__plan_options *options, double room)
 {
     static const fsdp__output_kind kind = {{"{\n \"fsdp_schedule\": ", NULL}, "holds no schedule"};
     const fsdp_train_config *config = r->paper.config;
     double memory = (double)config->parallelism.schedule_memory;
     FSDP__SCOPED(fsdp__scheduled_release) fsdp__scheduled found = {0};
-    fsdp_status status = fsdp__output_check(config, "--schedule", r->schedule, &kind);
+    fsdp_status status = fsdp__output_check(&r->schedule, config, "--schedule", &kind);
 
     if (status == FSDP_OK)
         status = fsdp__schedule_find(config, options, memory > 0 ? memory : room, FSDP__SCHEDULE_TRIES, &found);
@@ -189,10 +190,10 @@ static int tell_schedule(const request *r, const fsdp__plan_options *options, do
         return fsdp__failure("%s", fsdp_last_error());
     status = r->json ? fsdp__scheduled_json(&found, stdout) : fsdp__scheduled_print(&found, stdout);
     if (status == FSDP_OK)
-        status = fsdp__output_write("--schedule", r->schedule, print_schedule, found.plan);
+        status = fsdp__output_write(&r->schedule, "--schedule", print_schedule, found.plan);
     if (status == FSDP_OK && !r->json)
-        printf("\nWritten to %s: --parallelism.schedule=%s\n", FSDP__SHOWN_PATH(r->schedule),
-               FSDP__SHELL_WORD(r->schedule));
+        printf("\nWritten to %s%s: --parallelism.schedule=%s\n", FSDP__SHOWN_PATH(r->schedule.path),
+               fsdp__in_place(r->schedule.replaces), FSDP__SHELL_WORD(r->schedule.path));
     return status == FSDP_OK || ferror(stdout) ? 0 : fsdp__failure("%s", fsdp_last_error());
 }
 
@@ -235,7 +236,7 @@ static fsdp_status print_picture(const void *arg, FILE *out)
     return fsdp__plan_memory_svg(p->plan, fills, p->traced ? &measured : NULL, p->limit, out);
 }
 
-static fsdp_status draw(const request *r, const fsdp__plan *plan, double limit)
+static fsdp_status draw(request *r, const fsdp__plan *plan, double limit)
 {
     picture p = {.plan = plan, .traced = r->trace != NULL, .limit = limit};
     fsdp_status status = p.traced ? fsdp__traced_step_read(r->trace, &p.step) : FSDP_OK;
@@ -243,29 +244,27 @@ static fsdp_status draw(const request *r, const fsdp__plan *plan, double limit)
     if (status == FSDP_OK && p.traced && p.step.first.count == 0)
         status = FSDP_FAIL(FSDP_INVALID, "--trace: '%s' counts no memory", r->trace);
     if (status == FSDP_OK)
-        status = fsdp__output_write("--memory-svg", r->memory_svg, print_picture, &p);
+        status = fsdp__output_write(&r->memory_svg, "--memory-svg", print_picture, &p);
     fsdp__traced_step_release(&p.step);
     return status;
 }
 
 /* Makes the plan, draws it if that is asked for, and prints it, or with --fit what fits. */
-static int tell_plan(const request *r, const fsdp__plan_options *options, const fsdp__plan_question *question)
+static int tell_plan(request *r, const fsdp__plan_options *options, const fsdp__plan_question *question)
 {
     FSDP__SCOPED(fsdp__plan_free_at) fsdp__plan *plan = NULL;
-    const char *svg = r->json ? NULL : r->memory_svg;
     int status = 0, told = 0;
 
     if (fsdp__plan_make(r->paper.config, options, &plan) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    if (r->memory_svg && draw(r, plan, r->fit ? (double)r->room : question->room) != FSDP_OK) {
+    if (r->memory_svg.path && draw(r, plan, r->fit ? (double)r->room : question->room) != FSDP_OK)
         status = fsdp__failure("%s", fsdp_last_error());
-        svg = NULL;
-    }
     if (r->fit)
         told = tell_fit(r, options);
     else if ((r->json ? fsdp__plan_json : fsdp__plan_print)(plan, question, stdout) != FSDP_OK && !ferror(stdout))
         told = fsdp__failure("%s", fsdp_last_error());
-    fsdp__output_tell(svg, "picture");
+    if (!r->json)
+        fsdp__output_tell(&r->memory_svg, "picture");
     return FSDP__MAX(status, told);
 }
 
@@ -276,7 +275,7 @@ static int tell(request *r)
                                   .one_level = r->paper.one_level};
     fsdp__plan_question question;
 
-    if (fsdp__output_check(r->paper.config, "--memory-svg", r->memory_svg, &fsdp__output_svg) != FSDP_OK ||
+    if (fsdp__output_check(&r->memory_svg, r->paper.config, "--memory-svg", &fsdp__output_svg) != FSDP_OK ||
         open_device(r) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     question = fsdp__on_device_room(&r->device, &r->paper);
@@ -284,10 +283,10 @@ static int tell(request *r)
     if (r->no_time)
         question.prices = NULL;
     options.prices = question.prices;
-    options.moments = r->memory_svg != NULL;
-    if (r->fit && !r->memory_svg)
+    options.moments = r->memory_svg.path != NULL;
+    if (r->fit && !r->memory_svg.path)
         return tell_fit(r, &options);
-    if (r->schedule)
+    if (r->schedule.path)
         return tell_schedule(r, &options, question.room);
     if (fsdp__on_device_schedule(&options, question.room, r->paper.config) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
@@ -312,11 +311,11 @@ static int with_config(request *r, int argc, char **argv)
                                     FSDP__ON_DEVICE_OPTIONS(&r->device),
                                     {"price", 0, &r->price_text, NULL},
                                     {"no-time", 0, NULL, &r->no_time},
-                                    {"measure", 0, &r->measure, NULL},
+                                    {"measure", 0, &r->measure.path, NULL},
                                     {"fit", 0, &r->fit, NULL},
-                                    {"schedule", 0, &r->schedule, NULL},
+                                    {"schedule", 0, &r->schedule.path, NULL},
                                     {"json", 0, NULL, &r->json},
-                                    {"memory-svg", 0, &r->memory_svg, NULL},
+                                    {"memory-svg", 0, &r->memory_svg.path, NULL},
                                     {"trace", 0, &r->trace, NULL},
                                     {0}};
     fsdp__overrides over = {.config = r->paper.config};
@@ -327,9 +326,9 @@ static int with_config(request *r, int argc, char **argv)
         return status;
     if (args.rest)
         return fsdp__usage_error("plan: nothing may follow '--'");
-    if (r->measure)
+    if (r->measure.path)
         return measure_to(r);
-    if (r->trace && !r->memory_svg)
+    if (r->trace && !r->memory_svg.path)
         return fsdp__usage_error("plan: --trace is drawn by --memory-svg: give that, too");
     if (args.positional_count == 0)
         return fsdp__usage_error("plan: no model given: a folder, a preset such as llama-1m, or a config");

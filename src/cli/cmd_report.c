@@ -174,23 +174,23 @@ static fsdp_status write_svg(const void *report, FILE *out)
 }
 
 /* Checks that an option's file would not replace one that is read. */
-static fsdp_status check_output(const fsdp__sources *sources, const char *option, const char *output,
+static fsdp_status check_output(const fsdp__sources *sources, const char *option, fsdp__output *output,
                                 const fsdp__output_kind *kind)
 {
     fsdp_train_config none = {0};
     struct stat written, read;
 
-    if (!output)
+    if (!output->path)
         return FSDP_OK;
     for (int64_t i = 0; i < sources->runs.count; i++)
-        if (stat(output, &written) == 0 && stat(sources->runs.runs[i].path, &read) == 0 &&
+        if (stat(output->path, &written) == 0 && stat(sources->runs.runs[i].path, &read) == 0 &&
             fsdp__same_file(&written, &read))
-            return FSDP_FAIL(FSDP_INVALID, "%s: '%s' is the metrics of a run: name another file", option, output);
-    return fsdp__output_check(&none, option, output, kind);
+            return FSDP_FAIL(FSDP_INVALID, "%s: '%s' is the metrics of a run: name another file", option, output->path);
+    return fsdp__output_check(output, &none, option, kind);
 }
 
-static fsdp_status show(fsdp__report *report, planned_advice *where, const char **paths, int count, const char *output,
-                        const char *svg)
+static fsdp_status show(fsdp__report *report, planned_advice *where, const char **paths, int count,
+                        fsdp__output *output, fsdp__output *svg)
 {
     const fsdp__advice_planner planner = planner_of(where);
     static const fsdp__output_kind page = {{"<!doctype html>", NULL}, "is no page of fsdp report"};
@@ -202,19 +202,19 @@ static fsdp_status show(fsdp__report *report, planned_advice *where, const char 
     FSDP_TRY(check_output(&report->sources, "--svg", svg, &fsdp__output_svg));
     FSDP_TRY(fsdp__advices_of(&report->sources, &planner, &report->advices));
     FSDP_TRY(fsdp__report_text(report, stdout));
-    FSDP_TRY(fsdp__output_write("--output", output, write_page, report));
+    FSDP_TRY(fsdp__output_write(output, "--output", write_page, report));
     fsdp__output_tell(output, "pictures");
-    FSDP_TRY(fsdp__output_write("--svg", svg, write_svg, report));
+    FSDP_TRY(fsdp__output_write(svg, "--svg", write_svg, report));
     fsdp__output_tell(svg, "picture");
     return FSDP_OK;
 }
 
 static int with_line(const char **paths, int argc, char **argv)
 {
-    const char *output = NULL, *svg = NULL;
+    fsdp__output output = {0}, svg = {0};
     planned_advice where = {.opened = ""};
     const fsdp__option options[] = {
-        {"output", 'o', &output, NULL}, {"svg", 0, &svg, NULL}, FSDP__ON_DEVICE_OPTIONS(&where.device), {0}};
+        {"output", 'o', &output.path, NULL}, {"svg", 0, &svg.path, NULL}, FSDP__ON_DEVICE_OPTIONS(&where.device), {0}};
     fsdp__args args = {.options = options, .list = paths};
     FSDP__FREED fsdp__report *report = NULL;
     fsdp_status status;
@@ -231,7 +231,7 @@ static int with_line(const char **paths, int argc, char **argv)
     if (!report)
         return fsdp__failure("%s", fsdp_last_error());
     report->sources.runs.usual = fsdp__train_usual_setting;
-    status = show(report, &where, paths, args.positional_count, output, svg);
+    status = show(report, &where, paths, args.positional_count, &output, &svg);
     fsdp__advices_free(&report->advices);
     fsdp__sources_release(&report->sources);
     if (status != FSDP_OK)

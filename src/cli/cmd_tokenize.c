@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/cores.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "cli/conversations.h"
@@ -17,6 +18,7 @@ typedef struct request {
     int input_count;
     const char *output, *tokenizer, *threads, *separator_text, *on_bad_line, *chat_template, *train_on, *show;
     int64_t shown; /* how many conversations are to be shown */
+    bool replaces; /* an earlier output */
     fsdp_chat *chat;
     char *separator; /* with its escapes replaced */
     fsdp_tokenize_options options;
@@ -107,11 +109,12 @@ static void report(const request *r, const fsdp_tokenize_summary *s)
 
     if (r->chat)
         snprintf(learned, sizeof learned, ", %s of them learned,", fsdp__thousands(s->learned_tokens, FSDP__ROOM(32)));
-    printf("%s: %s tokens (uint%d)%s of %s %s%s, %s of text, %s/s\n", FSDP__SHOWN_PATH(r->output),
+    printf("%s: %s tokens (uint%d)%s of %s %s%s, %s of text, %s/s%s\n", FSDP__SHOWN_PATH(r->output),
            fsdp__thousands(s->tokens, FSDP__ROOM(32)), s->width * 8, learned,
            fsdp__thousands(s->documents, FSDP__ROOM(32)), what, fsdp__plural(s->documents),
            fsdp__size_text((double)s->text_bytes, FSDP__ROOM(32)),
-           fsdp__size_text((double)s->text_bytes / (seconds > 0 ? seconds : 1), FSDP__ROOM(32)));
+           fsdp__size_text((double)s->text_bytes / (seconds > 0 ? seconds : 1), FSDP__ROOM(32)),
+           fsdp__in_place(r->replaces));
     if (s->left_out_bytes > 0)
         (void)fsdp__failure("warning: %lld bytes of the text have no token in this vocabulary, and were left out",
                             (long long)s->left_out_bytes);
@@ -124,6 +127,7 @@ static int write_tokens(request *r, const fsdp_tokenizer *tokenizer)
     fsdp_tokenize_summary summary;
     fsdp_status status;
 
+    r->replaces = fsdp__path_exists(r->output);
     fsdp__bar_begin(&r->bar);
     r->options.progress = progress;
     r->options.progress_arg = r;

@@ -198,7 +198,7 @@ static void exported(void *arg, const char *path)
 
     if (s->progress.prints)
         printf("%s written to %s%s\n", fsdp__train_exports_adapter(s->config) ? "adapter" : "model",
-               FSDP__SHOWN_PATH(path), s->replaces ? ", in place of an earlier export" : "");
+               FSDP__SHOWN_PATH(path), fsdp__in_place(s->replaces && strcmp(path, s->config->save.path) == 0));
 }
 
 static void saved(void *arg, const fsdp_train_saved *saved)

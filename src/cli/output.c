@@ -106,9 +106,10 @@ fsdp_status fsdp__output_is_apart(const char *option, const char *path)
 
 const fsdp__output_kind fsdp__output_svg = {{"<svg", "<?xml", NULL}, "is no SVG picture"};
 
-fsdp_status fsdp__output_check(const fsdp_train_config *config, const char *option, const char *path,
+fsdp_status fsdp__output_check(fsdp__output *output, const fsdp_train_config *config, const char *option,
                                const fsdp__output_kind *kind)
 {
+    const char *path = output->path;
     fsdp_status status;
     place p;
 
@@ -120,12 +121,13 @@ fsdp_status fsdp__output_check(const fsdp_train_config *config, const char *opti
     release_place(&p);
     FSDP_TRY(status);
     FSDP_TRY(fsdp__inputs_spare(config, option, path));
-    if (!kind || !fsdp__path_exists(path))
+    output->replaces = fsdp__path_exists(path);
+    if (!kind || !output->replaces)
         return FSDP_OK;
     return fsdp__metrics_check_contents(option, path, kind->firsts, kind->otherwise);
 }
 
-fsdp_status fsdp__output_write(const char *option, const char *path, fsdp_status (*print)(const void *, FILE *),
+fsdp_status fsdp__output_write(fsdp__output *output, const char *option, fsdp_status (*print)(const void *, FILE *),
                                const void *what)
 {
     place p = {.name = NULL};
@@ -134,21 +136,22 @@ fsdp_status fsdp__output_write(const char *option, const char *path, fsdp_status
     fsdp_status status;
     FILE *out;
 
-    if (!path)
+    if (!output->path)
         return FSDP_OK;
     out = fsdp__begin_text(&text, &bytes);
     status = out ? print(what, out) : FSDP_OK;
     FSDP_KEEP_FIRST(status, fsdp__end_text(out));
     if (status == FSDP_OK)
-        status = find_place(option, path, &p);
+        status = find_place(option, output->path, &p);
     if (status == FSDP_OK && fsdp__directory_write_atomic(&p.folder, p.name, text, bytes) != FSDP_OK)
         status = fsdp_fail_prefix(fsdp_last_status(), "%s", option);
     release_place(&p);
+    output->written = status == FSDP_OK;
     return status;
 }
 
-void fsdp__output_tell(const char *path, const char *what)
+void fsdp__output_tell(const fsdp__output *output, const char *what)
 {
-    if (path)
-        printf("\n%s has the %s\n", FSDP__SHOWN_PATH(path), what);
+    if (output->written)
+        printf("\n%s has the %s%s\n", FSDP__SHOWN_PATH(output->path), what, fsdp__in_place(output->replaces));
 }

@@ -467,6 +467,7 @@ FIXTURE_TEST(what_is_not_finite_is_said)
                  f->model, to, "--dtype", "float16");
     }
     SAYS(0, "model written to", "convert", f->model, to, "--dtype", "bfloat16");
+    SAYS(0, ", in place of an earlier one\n", "convert", f->model, to, "--dtype", "bfloat16");
 }
 
 FIXTURE_TEST(a_folder_becomes_a_gguf_and_one_again)

@@ -27,6 +27,7 @@ FIXTURE_TEST(text_becomes_a_file_of_tokens)
     CHECK_EQ(fsdp_tokens_count(tokens), 7);
     fsdp_tokens_close(tokens);
     SAYS(0, "1 document", "tokenize", text, "-o", out, "--tokenizer", f->directory, "--no-eos");
+    SAYS(0, "/s, in place of an earlier one\n", "tokenize", text, "-o", out, "--tokenizer", f->directory, "--no-eos");
     SAYS(1, "a.txt' exists and is not a token file that fsdp made", "tokenize", f->data, "-o", text, "--tokenizer",
          f->directory);
     SAYS(1, "is one of the files that are read", "tokenize", text, "-o", text, "--tokenizer", f->directory);

@@ -127,7 +127,7 @@ static void check_told_once(fixture *f, const char *svg)
 
     CHECK_CONTAINS(p.output, begin);
     CHECK_NULL(strstr(strstr(p.output, begin) + 1, begin));
-    CHECK_CONTAINS(p.output, "memory.svg has the picture\n");
+    CHECK_CONTAINS(p.output, "memory.svg has the picture");
 }
 
 FIXTURE_TEST(plan_tells_and_refuses)
@@ -154,7 +154,7 @@ FIXTURE_TEST(plan_tells_and_refuses)
     SAYS(1, "its version is 9", "plan", "llama-1m", "--device", prices);
     SAYS(2, "no model given", "plan");
     SAYS(2, "plan: unknown option '--svg=a.svg'; did you mean '--memory-svg'?", "plan", "llama-1m", "--svg=a.svg");
-    SAYS(0, "memory.svg has the picture\n", "plan", "llama-1m", "--no-time", "--memory-svg", svg);
+    SAYS(0, "memory.svg has the picture", "plan", "llama-1m", "--no-time", "--memory-svg", svg);
     CHECK_NULL(strstr(RUN(0, "plan", "llama-1m", "--no-time", "--json", "--memory-svg", svg).output, "memory.svg"));
     check_told_once(f, svg);
     SAYS(2, "--trace is drawn by --memory-svg", "plan", "llama-1m", "--trace", "trace.json");
@@ -204,6 +204,7 @@ FIXTURE_TEST(explain_tells_and_refuses)
     SAYS(0, "rows.svg has the picture\n", "explain", "llama-1m", "--svg", svg);
     text = test_read_file(svg, NULL);
     CHECK_CONTAINS(text, "<svg xmlns=");
+    SAYS(0, "rows.svg has the picture, in place of an earlier one\n", "explain", "llama-1m", "--svg", svg);
     CHECK_NULL(strstr(RUN(0, "explain", "llama-1m", "--json", "--svg", svg).output, "rows.svg"));
     SAYS(0, "strategy fsdp1 shard_grad_op, units by size 60000", "explain", "--strategy=fsdp1:shard_grad_op",
          "llama-1m", "-n3", "--wrap-policy", "size:60000");

@@ -155,7 +155,7 @@ FIXTURE_TEST(killed_on_two_ranks_it_goes_on_with_three)
     CHECK_CONTAINS(r.program.output, "resume: from step 12 of ");
     CHECK_CONTAINS(r.program.output,
                    ", of 3 ranks: all steps are done (training.steps is 12), and the model is exported");
-    CHECK_CONTAINS(r.program.output, ", in place of an earlier export\n");
+    CHECK_CONTAINS(r.program.output, ", in place of an earlier one\n");
 }
 
 /* ---- told to end ---- */
