@@ -93,8 +93,8 @@ static fsdp_status find_room(fsdp__allocator *a, fsdp__pool from, size_t bytes, 
 {
     *out = fsdp__blocks_best_fit(&a->blocks, from, bytes);
     if (!*out) {
-        if (from == FSDP__POOL_KEPT && fsdp__step_places_may_return(&a->places) && fsdp__segments_shrink(a))
-            FSDP_TRY(fsdp__blocks_reserve(&a->blocks));
+        if (from == FSDP__POOL_KEPT && fsdp__step_places_may_return(&a->places))
+            FSDP_TRY(fsdp__segments_return_all(a));
         FSDP_TRY(fsdp__segments_make_room(a, from, bytes)); /* so the second search cannot fail */
         *out = fsdp__blocks_best_fit(&a->blocks, from, bytes);
     }
@@ -131,6 +131,7 @@ static fsdp_status take_locked(fsdp__allocator *a, size_t request, fsdp_memory_k
     const fsdp__request *expected;
     block *b = NULL;
 
+    FSDP_TRY(fsdp__segments_go_on(a));
     /* Reserve before anything changes: from here on only the memory itself can be missing. */
     FSDP_TRY(fsdp__blocks_reserve(&a->blocks));
     FSDP_TRY(fsdp__step_places_reserve(&a->places));
@@ -155,10 +156,54 @@ static fsdp_status take_locked(fsdp__allocator *a, size_t request, fsdp_memory_k
     return FSDP_OK;
 }
 
+/* ---- how far the device is ----
+ *
+ * The lock is kept neither while the device is asked, whose queue may be full, nor while it is waited for: another
+ * thread may need memory for what it waits for. */
+
+/* Waits for all that uses what was given back before. */
+static void settle(fsdp__allocator *a)
+{
+    fsdp__past past;
+
+    pthread_mutex_lock(&a->mutex);
+    past = (fsdp__past){a->given, a->source.queued ? a->source.queued(a->source.arg) : UINT64_MAX};
+    pthread_mutex_unlock(&a->mutex);
+    a->source.settle(a->source.arg);
+    FSDP__HELD(&a->mutex);
+    fsdp__segments_learn(a, past);
+}
+
+/* Asks when what is given back now is used no more, or waits until it is. Where that fails nothing is learned. */
+static void ask(fsdp__allocator *a, bool waits)
+{
+    bool held = fsdp_hold_error(true), answered;
+    fsdp__device_moment *moment = NULL;
+    fsdp__past past;
+
+    pthread_mutex_lock(&a->mutex);
+    past = fsdp__segments_issued(a);
+    pthread_mutex_unlock(&a->mutex);
+    answered = a->source.issued(a->source.arg, &moment) == FSDP_OK && (!waits || moment->wait(moment) == FSDP_OK);
+    pthread_mutex_lock(&a->mutex);
+    if (answered && waits) {
+        fsdp__segments_learn(a, past);
+    } else if (answered && fsdp__segments_may_ask(a)) {
+        a->ahead = past;
+        a->moment = fsdp__take(&moment);
+    }
+    pthread_mutex_unlock(&a->mutex);
+    fsdp__mark_unref((fsdp__mark){.moment = moment});
+    fsdp_release_error(held);
+}
+
+/* ---- requests ---- */
+
 fsdp_status fsdp__allocator_take(fsdp__allocator *a, size_t bytes, fsdp_memory_kind kind, void **out)
 {
     block *b = NULL;
     fsdp_status status;
+    bool asks;
 
     if ((unsigned)kind >= FSDP_MEMORY_KINDS)
         return FSDP_FAIL(FSDP_INVALID, "cannot allocate %zu bytes: unknown memory kind %d", bytes, (int)kind);
@@ -171,7 +216,7 @@ fsdp_status fsdp__allocator_take(fsdp__allocator *a, size_t bytes, fsdp_memory_k
     status = take_locked(a, bytes, kind, &b);
     if (status == FSDP_NO_MEMORY && a->waits) {
         pthread_mutex_unlock(&a->mutex);
-        a->source.settle(a->source.arg);
+        settle(a);
         pthread_mutex_lock(&a->mutex);
         a->settled = true;
         status = take_locked(a, bytes, kind, &b);
@@ -181,20 +226,39 @@ fsdp_status fsdp__allocator_take(fsdp__allocator *a, size_t bytes, fsdp_memory_k
         *out = fsdp__block_address(b);
         fsdp__unpoison(a, *out, bytes); /* the slack up to 64 bytes stays poisoned */
     }
+    asks = a->returns && !a->moment;
     pthread_mutex_unlock(&a->mutex);
+    if (asks)
+        ask(a, false);
     return status == FSDP_OK ? FSDP_OK : fsdp__allocator_refuse(a, status, bytes, kind);
 }
 
 fsdp_status fsdp__allocator_note_forward(fsdp__allocator *a)
 {
-    FSDP__HELD(&a->mutex);
-    return fsdp__segments_note_forward(a);
+    fsdp_status status;
+    bool asks;
+
+    pthread_mutex_lock(&a->mutex);
+    status = fsdp__segments_note_forward(a);
+    asks = fsdp__segments_may_ask(a);
+    pthread_mutex_unlock(&a->mutex);
+    if (asks)
+        ask(a, false);
+    return status;
 }
 
 fsdp_status fsdp__allocator_renew(fsdp__allocator *a, const void *owner, fsdp_memory_kind kind)
 {
-    FSDP__HELD(&a->mutex);
-    return fsdp__segments_renew(a, owner, kind);
+    fsdp_status status;
+    bool asks;
+
+    pthread_mutex_lock(&a->mutex);
+    status = fsdp__segments_renew(a, owner, kind);
+    asks = fsdp__segments_may_ask(a);
+    pthread_mutex_unlock(&a->mutex);
+    if (asks)
+        ask(a, false);
+    return status;
 }
 
 void fsdp__allocator_end_step(fsdp__allocator *a)
@@ -203,10 +267,23 @@ void fsdp__allocator_end_step(fsdp__allocator *a)
     fsdp__step_places_end(&a->places);
 }
 
-bool fsdp__allocator_shrink(fsdp__allocator *a)
+static bool has_unused(fsdp__allocator *a)
+{
+    FSDP__HELD(&a->mutex);
+    return fsdp__segments_have_unused(a);
+}
+
+static bool shrink(fsdp__allocator *a)
 {
     FSDP__HELD(&a->mutex);
     return fsdp__segments_shrink(a);
+}
+
+bool fsdp__allocator_shrink(fsdp__allocator *a)
+{
+    if (a->source.issued && has_unused(a))
+        ask(a, true);
+    return shrink(a);
 }
 
 bool fsdp__allocator_settle(fsdp__allocator *a)
@@ -218,8 +295,8 @@ bool fsdp__allocator_settle(fsdp__allocator *a)
     pthread_mutex_unlock(&a->mutex);
     if (!may)
         return false;
-    a->source.settle(a->source.arg);
-    (void)fsdp__allocator_shrink(a);
+    settle(a);
+    (void)shrink(a);
     return true;
 }
 
@@ -247,6 +324,7 @@ bool fsdp__allocator_give(fsdp__allocator *a, void *pointer)
         fsdp__poison(a, pointer, b->bytes);
         b->live = false;
         b->used_until = used_until;
+        b->given = ++a->given;
         fsdp__step_places_note_return(&a->places, b);
         b->request = 0;
         fsdp__block_set_free(a, b);

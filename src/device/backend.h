@@ -74,6 +74,8 @@ typedef struct fsdp__backend {
     fsdp_status (*segment_grow)(fsdp_device *device, void *segment, size_t bytes, size_t more);
     void (*segment_fit)(fsdp_device *device, void *segment, size_t *from, size_t *end);
     void (*segment_cut)(fsdp_device *device, void *segment, size_t from, size_t end);
+    /* Optional. As fsdp__segment_source has it; may be called while the device's own stream is entered. */
+    fsdp_status (*issued)(fsdp_device *device, fsdp__device_moment **out);
     /* Scratch that the stream's kernels ask for while they run, as kernels see it; what was issued to the stream before
      * may still use scratch that is freed. NULL: it is taken from segments. [thread-safe] */
     fsdp_status (*scratch_alloc)(fsdp_stream *stream, size_t bytes, void **out);

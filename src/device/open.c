@@ -92,6 +92,13 @@ static void backend_settle(void *device)
         taker->backend->scratch_settle(taker);
 }
 
+static fsdp_status backend_issued(void *device, fsdp__device_moment **out)
+{
+    const fsdp_device *giver = device;
+
+    return giver->backend->issued(device, out);
+}
+
 static bool backend_owed(void *device)
 {
     const fsdp_device *giver = device;
@@ -170,6 +177,8 @@ static fsdp_status device_create(fsdp_context *context, const fsdp__backend *bac
     /* Open the backend first: segments and streams may need its state. It is closed last (device_free). */
     if (backend->open)
         FSDP_TRY_GOTO(status, backend->open(device), out);
+    if (backend->issued)
+        source.issued = backend_issued;
     if (device->grows) {
         source.grow = backend_segment_grow;
         source.fit = backend_segment_fit;

@@ -26,11 +26,42 @@ static void segment_release(fsdp__allocator *a, segment *s)
     fsdp__free(s);
 }
 
-/* Returns the number up to which all work has been done. */
-static uint64_t done_until(const fsdp__allocator *a)
+/* ---- what work no longer uses ---- */
+
+fsdp__past fsdp__segments_issued(const fsdp__allocator *a)
 {
-    return a->source.done ? a->source.done(a->source.arg) : UINT64_MAX;
+    return (fsdp__past){a->given, a->source.done ? a->source.done(a->source.arg) : UINT64_MAX};
 }
+
+void fsdp__segments_learn(fsdp__allocator *a, fsdp__past past)
+{
+    if (past.given >= a->known.given)
+        a->known = past;
+}
+
+/* Learns what was asked about; returns whether the device has got there now. */
+static bool hear(fsdp__allocator *a)
+{
+    if (!a->moment || !a->moment->reached(a->moment))
+        return false;
+    fsdp__segments_learn(a, a->ahead);
+    fsdp__mark_unref((fsdp__mark){.moment = a->moment});
+    a->moment = NULL;
+    return true;
+}
+
+/* Where work is done when it is issued, nothing else needs to be known. */
+static fsdp__past known(const fsdp__allocator *a)
+{
+    return a->source.issued ? a->known : fsdp__segments_issued(a);
+}
+
+static bool is_past(fsdp__past past, const block *b)
+{
+    return b->given <= past.given && b->used_until <= past.queued;
+}
+
+/* ---- what is unused ---- */
 
 /* Returns whether nothing in a segment lives. */
 static bool is_unused(const segment *s)
@@ -42,12 +73,12 @@ static bool is_unused(const segment *s)
     return !b;
 }
 
-/* Returns whether all work up to `done` is all that has used a segment. */
-static bool is_done(const segment *s, uint64_t done)
+/* Returns whether all work that has used a segment is past. */
+static bool is_done(const segment *s, fsdp__past past)
 {
     const block *b = s->first;
 
-    while (b && b->used_until <= done)
+    while (b && is_past(past, b))
         b = b->after;
     return !b;
 }
@@ -68,14 +99,14 @@ static void segment_drop(fsdp__allocator *a, segment *s)
     segment_release(a, s);
 }
 
-/* Returns the segments without a live block to the backend, if all work up to `done` is all that has used them. What
- * was cut out of one keeps its addresses until then, and a process has only so many. */
-static void trim(fsdp__allocator *a, uint64_t done)
+/* Returns the segments without a live block to the backend, if all work that has used them is past. What was cut out
+ * of one keeps its addresses until then, and a process has only so many. */
+static void trim(fsdp__allocator *a, fsdp__past past)
 {
     for (segment **link = &a->segments; *link;) {
         segment *s = *link;
 
-        if (!is_unused(s) || !is_done(s, done)) {
+        if (!is_unused(s) || !is_done(s, past)) {
             link = &s->next;
             continue;
         }
@@ -98,6 +129,7 @@ static block *divide(fsdp__allocator *a, block *b, size_t bytes)
     rest->before = b;
     rest->after = b->after;
     rest->used_until = b->used_until;
+    rest->given = b->given;
     if (b->after)
         b->after->before = rest;
     else
@@ -133,6 +165,7 @@ static void merge(fsdp__allocator *a, block *left, block *right)
     left->bytes += right->bytes;
     left->after = right->after;
     left->used_until = FSDP__MAX(left->used_until, right->used_until);
+    left->given = FSDP__MAX(left->given, right->given);
     if (right->after)
         right->after->before = left;
     else
@@ -192,17 +225,17 @@ static block *cut(fsdp__allocator *a, block *b, size_t from, size_t end)
 
 /* Returns what lies unused between blocks of segments that grow: a request that does not fit there can have it
  * elsewhere. */
-static void cut_holes(fsdp__allocator *a, uint64_t done)
+static void cut_holes(fsdp__allocator *a, fsdp__past past)
 {
     size_t from, end;
 
     for (segment *s = a->source.cut ? a->segments : NULL; s; s = s->next)
         for (block *b = s->first; b; b = b->after)
-            if (b->used_until <= done && can_cut(a, b, &from, &end) && fsdp__blocks_reserve(&a->blocks) == FSDP_OK)
+            if (is_past(past, b) && can_cut(a, b, &from, &end) && fsdp__blocks_reserve(&a->blocks) == FSDP_OK)
                 b = cut(a, b, from, end);
 }
 
-static bool has_unused(const fsdp__allocator *a)
+bool fsdp__segments_have_unused(const fsdp__allocator *a)
 {
     size_t from, end;
 
@@ -216,10 +249,10 @@ static bool has_unused(const fsdp__allocator *a)
 bool fsdp__segments_shrink(fsdp__allocator *a)
 {
     size_t before = a->stats.reserved_bytes;
-    uint64_t done = done_until(a);
+    fsdp__past past = known(a);
 
-    trim(a, done);
-    cut_holes(a, done);
+    trim(a, past);
+    cut_holes(a, past);
     return a->stats.reserved_bytes < before;
 }
 
@@ -230,7 +263,7 @@ static bool is_owed(const fsdp__allocator *a)
 
 bool fsdp__segments_may_settle(const fsdp__allocator *a)
 {
-    return a->behind && a->source.settle && (has_unused(a) || is_owed(a));
+    return a->behind && a->source.settle && (fsdp__segments_have_unused(a) || is_owed(a));
 }
 
 /* Returns unused memory to the backend; returns whether there was any, and room for a request was made again. */
@@ -438,7 +471,7 @@ static void shorten(fsdp__allocator *a, segment *s, size_t bytes)
 /* Returns the free end of a segment from `top` on; from below it, where no memory that can be returned alone begins
  * there: the next step maps that again to the byte. Returns whether the segment has become shorter, and is still there.
  */
-static bool cut_end(fsdp__allocator *a, segment *s, size_t top, uint64_t done)
+static bool cut_end(fsdp__allocator *a, segment *s, size_t top, fsdp__past past)
 {
     size_t first = FSDP__MAX(s->last->offset, top), from = first, end = s->bytes;
 
@@ -450,7 +483,7 @@ static bool cut_end(fsdp__allocator *a, segment *s, size_t top, uint64_t done)
     if (from >= end || end < s->bytes)
         return false;
     if (from == 0) {
-        trim(a, done);
+        trim(a, past);
         return false;
     }
     a->source.cut(a->source.arg, s->data, from, end);
@@ -460,12 +493,12 @@ static bool cut_end(fsdp__allocator *a, segment *s, size_t top, uint64_t done)
     return true;
 }
 
-/* Returns what is unused above the places to the backend. Returns false where work that is queued still uses it. */
+/* Returns what is unused above the places to the backend. Returns false where work may still use it. */
 static bool return_end(fsdp__allocator *a)
 {
     segment *s = newest(a, FSDP__POOL_LARGE);
     size_t top = whole_steps(a->top);
-    uint64_t done = done_until(a);
+    fsdp__past past = known(a);
     bool shorter = s != NULL;
 
     while (shorter && s->bytes > top) {
@@ -475,26 +508,53 @@ static bool return_end(fsdp__allocator *a)
             size_t bytes = s->bytes - FSDP__MAX(top, last->offset);
             a->blocks.gone_count -= bytes == last->bytes;
             shorten(a, s, bytes);
-        } else if (!last->live && last->used_until > done) {
+        } else if (!last->live && !is_past(past, last)) {
             return false;
         } else {
-            shorter = !last->live && cut_end(a, s, top, done);
+            shorter = !last->live && cut_end(a, s, top, past);
         }
     }
     return true;
 }
 
-/* Returns what is unused above the places. Waits for no work that is queued: then a later step does it, and also where
- * the front of this one lies in the way of other places. A front that never gets its place would have it done in every
- * step, and what steps need above the places mapped again in each: so few steps do it. */
+/* Returns what is unused above the places. Waits for nothing: what work may still use a later request returns, or a
+ * later step, and that also where the front of this one lies in the way of other places. A front that never gets its
+ * place would have it done in every step, and what steps need above the places mapped again in each: so few steps do
+ * it. */
 static void lower(fsdp__allocator *a)
 {
     size_t before = a->stats.reserved_bytes;
-    bool whole = return_end(a);
+    bool whole;
 
+    (void)hear(a);
+    whole = return_end(a);
     a->lowerings -= a->stats.reserved_bytes < before;
     if (a->lowerings == 0 || (whole && !a->places.missed))
         a->top = 0;
+}
+
+bool fsdp__segments_may_ask(const fsdp__allocator *a)
+{
+    return a->source.issued && (a->top > 0 || a->returns) && !a->moment;
+}
+
+fsdp_status fsdp__segments_return_all(fsdp__allocator *a)
+{
+    a->returns = a->source.issued != NULL;
+    return !a->returns && fsdp__segments_shrink(a) ? fsdp__blocks_reserve(&a->blocks) : FSDP_OK;
+}
+
+fsdp_status fsdp__segments_go_on(fsdp__allocator *a)
+{
+    if ((a->top == 0 && !a->returns) || !hear(a))
+        return FSDP_OK;
+    if (a->returns)
+        (void)fsdp__segments_shrink(a);
+    a->returns = false;
+    FSDP_TRY(fsdp__blocks_reserve(&a->blocks));
+    if (a->top > 0)
+        lower(a);
+    return FSDP_OK;
 }
 
 static fsdp__stay *make_stays(const fsdp__allocator *a)
@@ -577,6 +637,7 @@ fsdp_status fsdp__segments_note_forward(fsdp__allocator *a)
 
 void fsdp__segments_release(fsdp__allocator *a)
 {
+    fsdp__mark_unref((fsdp__mark){.moment = a->moment});
     while (a->segments) {
         segment *s = a->segments;
         a->segments = s->next;

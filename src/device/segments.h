@@ -9,10 +9,17 @@
 #include "device/blocks.h"
 #include "device/segment_source.h"
 #include "device/step_places.h"
+#include "device/worker.h"
 
 #if FSDP__ASAN
 #include <sanitizer/asan_interface.h>
 #endif
+
+/* Says what no work uses any more: of the blocks that were given back first, so many, those that no work behind the
+ * item `queued` uses. */
+typedef struct fsdp__past {
+    uint64_t given, queued;
+} fsdp__past;
 
 typedef struct fsdp__allocator {
     pthread_mutex_t mutex;
@@ -21,15 +28,20 @@ typedef struct fsdp__allocator {
     uint64_t segments_made;
     fsdp__blocks blocks;
     fsdp_memory_stats stats;
-    fsdp__accounts accounts;  /* of memory from elsewhere */
-    bool behind;              /* work that was queued earlier may still use what was given back */
-    bool settled;             /* but not now: what is unused may be returned */
-    size_t live, most;        /* of segments, not of memory from elsewhere: now, and the most at once */
-    bool waits;               /* a request has failed that what is unused may serve, once this is settled */
-    fsdp__step_places places; /* in the newest segment of the large pool */
-    size_t top;               /* where the last place ends: what is unused above it is to be returned. 0: nothing is */
-    size_t highest;           /* the same of places that forwards have chosen around what lives, since then */
-    int lowerings;            /* how many more forwards may return some of it, before places are chosen again */
+    fsdp__accounts accounts;     /* of memory from elsewhere */
+    bool behind;                 /* work that was queued earlier may still use what was given back */
+    bool settled;                /* but not now: what is unused may be returned */
+    uint64_t given;              /* blocks that were given back so far */
+    fsdp__past known;            /* what is known to be past where work is issued to a device, */
+    fsdp__past ahead;            /* and what is when the device has got to `moment` */
+    fsdp__device_moment *moment; /* NULL: nobody has asked */
+    size_t live, most;           /* of segments, not of memory from elsewhere: now, and the most at once */
+    bool returns;                /* what is unused when the device has got there */
+    bool waits;                  /* a request has failed that what is unused may serve, once this is settled */
+    fsdp__step_places places;    /* in the newest segment of the large pool */
+    size_t top;     /* where the last place ends: what is unused above it is to be returned. 0: nothing is */
+    size_t highest; /* the same of places that forwards have chosen around what lives, since then */
+    int lowerings;  /* how many more forwards may return some of it, before places are chosen again */
 } fsdp__allocator;
 
 /* ---- bytes nobody may touch ---- */
@@ -72,7 +84,19 @@ void fsdp__block_set_free(fsdp__allocator *a, fsdp__block *block);
 
 /* Makes a free block of the pool that fits the request. fsdp__blocks_reserve must have been called. */
 fsdp_status fsdp__segments_make_room(fsdp__allocator *a, fsdp__pool pool, size_t request);
-/* Returns what is unused and no longer used by work to the backend; returns whether there was any. */
+/* Returns what has been issued by now: what it will be past when the device gets there. */
+fsdp__past fsdp__segments_issued(const fsdp__allocator *a);
+/* Notes what is past. */
+void fsdp__segments_learn(fsdp__allocator *a, fsdp__past past);
+/* Returns whether something is to be returned when the device has got further, and nobody has asked when that is. */
+bool fsdp__segments_may_ask(const fsdp__allocator *a);
+/* Returns all that is unused, or does so when the device has got there. */
+fsdp_status fsdp__segments_return_all(fsdp__allocator *a);
+/* Goes on to return it where the device has got there. It waits for nothing. */
+fsdp_status fsdp__segments_go_on(fsdp__allocator *a);
+/* Returns whether `fsdp__segments_shrink` may return anything, now or later. */
+bool fsdp__segments_have_unused(const fsdp__allocator *a);
+/* Returns what is unused and known to be no longer used by work to the backend; returns whether there was any. */
 bool fsdp__segments_shrink(fsdp__allocator *a);
 /* Returns whether `settle` of the source may bring memory. */
 bool fsdp__segments_may_settle(const fsdp__allocator *a);

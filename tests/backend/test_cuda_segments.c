@@ -350,8 +350,9 @@ static fsdp_status pass(fsdp_stream *stream, const void *argument)
     return FSDP_OK;
 }
 
-/* Takes a step whose requests depend on a seed: some larger than in the others, some in another order. */
-static void draw_step(fsdp_device *device, unsigned int dice)
+/* Takes a step whose requests depend on a seed: some larger than in the others, some in another order. The first one
+ * makes what outlives it, if anything does. */
+static void draw_step(fsdp_device *device, unsigned int dice, kept *moment)
 {
     kept blocks[KEPT] = {{NULL, 0}};
 
@@ -366,31 +367,90 @@ static void draw_step(fsdp_device *device, unsigned int dice)
     }
     for (int i = 0; i < KEPT; i++)
         fsdp__device_free(device, blocks[i].memory, blocks[i].bytes, FSDP_MEMORY_ACTIVATION);
+    if (moment && !moment->memory)
+        *moment = take(device, 6 * MIB, FSDP_MEMORY_OPTIMIZER_STATE, 40);
     fsdp__end_step(fsdp_device_context(device));
 }
 
-/* From the third step on the device's own stream waits for another one, as for a gather whose other ranks are late:
- * they may wait for what this host does next. If it waits for them, this test does not end. */
+static long waits(void)
+{
+    return fakecuda.uses("cudaStreamSynchronize") + fakecuda.uses("cudaEventSynchronize") +
+           fakecuda.uses("cudaDeviceSynchronize");
+}
+
+static void count_calls(void)
+{
+    static const char *const calls[] = {"cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize",
+                                        "cuMemUnmap"};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(calls); i++)
+        fakecuda.fail_call(calls[i], 0, 0, false);
+}
+
+/* Lets the device's own stream wait for another one, which waits in the other's thread if something is queued. */
+static void hold(fsdp_device *device, fsdp_stream *other, atomic_int **gate, bool queued)
+{
+    if (queued)
+        CHECK_OK(fsdp__stream_enqueue(other, pass, gate, sizeof *gate));
+    else
+        fakecuda.hold(CHECK_PTR(fsdp_stream_native(other)), *gate);
+    follow(fsdp_device_stream(device), other);
+}
+
+typedef struct hold_way {
+    unsigned int from; /* the first step in which the device's own stream waits */
+    bool queued;
+    bool moments; /* the first step makes what outlives it, */
+    bool differ;  /* and later ones differ from it */
+    size_t above; /* how much more than the peak is reserved in the end, at most */
+} hold_way;
+
+/* No step waits while the stream is held, and what may have been in use goes back when it is not. */
+static void step_while_held(fsdp_device *device, fsdp_stream *other, const hold_way *how, kept *moment)
+{
+    atomic_int open = 0, *gate = &open;
+    fsdp_memory_stats stats;
+
+    for (unsigned int n = 0; n < 8; n++) {
+        if (n == how->from) {
+            hold(device, other, &gate, how->queued);
+            count_calls();
+        }
+        draw_step(device, how->differ && n % 4 == 3 ? n : 7, how->moments ? moment : NULL);
+    }
+    CHECK_EQ(waits(), 0);
+    CHECK(how->differ || fakecuda.uses("cuMemUnmap") == 0);
+    CHECK(!atomic_load(&open));
+    atomic_store(&open, 1);
+    for (int n = 0; n < 3; n++) {
+        CHECK_OK(fsdp_stream_synchronize(fsdp_device_stream(device)));
+        draw_step(device, 7, how->moments ? moment : NULL);
+    }
+    CHECK(how->differ || fakecuda.uses("cuMemUnmap") > 0);
+    fsdp_device_memory(device, &stats);
+    CHECK(stats.reserved_bytes <= stats.peak_total_bytes + how->above);
+}
+
+/* The device's own stream waits for another one, as for a gather whose other ranks are late: they may wait for what
+ * this host does next. The first step makes its moments then; or at the second forward what lies unused above the
+ * places that were chosen is to go back; or steps differ. If one waits, this test does not end. */
 TEST(no_step_waits_for_what_a_stream_waits_for)
 {
-    for (int way = 0; way < 2; way++) { /* issued, queued */
+    static const hold_way ways[] = {{.from = 0, .moments = true, .above = 4 * MIB},
+                                    {.from = 1, .above = 4 * MIB},
+                                    {.from = 3, .differ = true, .above = 64 * MIB},
+                                    {.from = 3, .queued = true, .differ = true, .above = 64 * MIB}};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(ways); i++) {
         fsdp_context *context = test_context();
         fsdp_device *device = open_gpu(context);
         fsdp_stream *other = NULL;
-        atomic_int open = 0, *gate = &open;
+        kept moment = {NULL, 0};
 
         CHECK_OK(fsdp_stream_create(device, FSDP_STREAM_WORKER, &other));
-        for (unsigned int n = 0; n < 12; n++) {
-            if (n == 2 && way == 0)
-                fakecuda.hold(CHECK_PTR(fsdp_stream_native(other)), &open);
-            if (n == 2 && way == 1)
-                CHECK_OK(fsdp__stream_enqueue(other, pass, &gate, sizeof gate));
-            if (n == 2)
-                follow(fsdp_device_stream(device), other);
-            draw_step(device, n % 4 == 3 ? n : 7);
-        }
-        CHECK(!atomic_load(&open));
-        atomic_store(&open, 1);
+        step_while_held(device, other, &ways[i], &moment);
+        if (moment.memory)
+            give(device, &moment, FSDP_MEMORY_OPTIMIZER_STATE, 40);
         fsdp_stream_free(other);
         fsdp_context_free(context);
         check_nothing_lives();

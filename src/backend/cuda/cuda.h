@@ -144,6 +144,8 @@ fsdp_status fsdp__cuda_stream_mark(fsdp_stream *stream, fsdp__mark *out);
 fsdp_status fsdp__cuda_stream_await(fsdp_stream *stream, fsdp__mark mark);
 /* Takes a moment that nobody uses, which the caller owns: one whose time can be measured, or not. */
 fsdp_status fsdp__cuda_moment_take(fsdp_device *device, bool timed, fsdp__cuda_moment **out);
+/* Takes one behind what was issued to the stream so far, in which nobody needs to have entered it. */
+fsdp_status fsdp__cuda_moment_behind(fsdp_stream *stream, fsdp__cuda_moment **out);
 void fsdp__cuda_moment_drop(fsdp__cuda_moment *moment);
 /* Gives how much time lies between two timed moments, both of which the device has reached, in ns. CUDA has it as a
  * float of milliseconds. */
@@ -204,13 +206,14 @@ void fsdp__cuda_segment_free(fsdp_device *device, void *segment, size_t bytes);
 fsdp_status fsdp__cuda_segment_grow(fsdp_device *device, void *segment, size_t bytes, size_t more);
 void fsdp__cuda_segment_fit(fsdp_device *device, void *segment, size_t *from, size_t *end);
 void fsdp__cuda_segment_cut(fsdp_device *device, void *segment, size_t from, size_t end);
+fsdp_status fsdp__cuda_issued(fsdp_device *device, fsdp__device_moment **out);
 /* Finds out whether segments can grow (device->grows). */
 void fsdp__cuda_mapping_find(fsdp_device *device);
 fsdp_status fsdp__cuda_scratch_alloc(fsdp_stream *stream, size_t bytes, void **out);
 void fsdp__cuda_scratch_free(fsdp_stream *stream, void *scratch, size_t bytes);
 bool fsdp__cuda_scratch_owed(fsdp_device *device);
 void fsdp__cuda_scratch_settle(fsdp_device *device);
-/* Gives back what cudaMalloc has made, when the device's own stream has done what was issued to it. */
+/* Gives back what cudaMalloc has made, and nothing uses any more. */
 void fsdp__cuda_give_back_memory(const fsdp_device *device, void *memory);
 fsdp_status fsdp__cuda_host_alloc(fsdp_device *device, size_t bytes, void **out);
 void fsdp__cuda_host_free(fsdp_device *device, void *memory, size_t bytes);

@@ -174,6 +174,7 @@ static const fsdp__backend backend = {
     .segment_grow = fsdp__cuda_segment_grow,
     .segment_fit = fsdp__cuda_segment_fit,
     .segment_cut = fsdp__cuda_segment_cut,
+    .issued = fsdp__cuda_issued,
     .scratch_alloc = fsdp__cuda_scratch_alloc,
     .scratch_free = fsdp__cuda_scratch_free,
     .scratch_owed = fsdp__cuda_scratch_owed,

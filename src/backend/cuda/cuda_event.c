@@ -57,6 +57,19 @@ static fsdp_status moment_wait(fsdp__device_moment *base)
     return FSDP_OK;
 }
 
+/* A device that is lost gets nowhere. */
+static bool moment_reached(fsdp__device_moment *base)
+{
+    const fsdp__cuda_moment *moment = (fsdp__cuda_moment *)base;
+    bool held = fsdp_hold_error(true);
+    bool reached = check(moment->home, cudaSetDevice(moment->home->ordinal), "cudaSetDevice", __LINE__) == FSDP_OK &&
+                   cudaEventQuery(moment->event) == cudaSuccess;
+
+    (void)cudaGetLastError(); /* it is no failure not to be there */
+    fsdp_release_error(held);
+    return reached;
+}
+
 static void moment_free(fsdp__device_moment *base)
 {
     fsdp__cuda_moment *moment = (fsdp__cuda_moment *)base;
@@ -90,6 +103,7 @@ static fsdp_status moment_make(fsdp_device *device, bool timed, fsdp__cuda_momen
     if (!moment)
         return FSDP_NO_MEMORY;
     moment->base.wait = moment_wait;
+    moment->base.reached = moment_reached;
     moment->base.free = moment_free;
     moment->home = fsdp__cuda_state_of(device)->moments;
     moment->timed = timed;
@@ -121,6 +135,21 @@ fsdp_status fsdp__cuda_moment_take(fsdp_device *device, bool timed, fsdp__cuda_m
     moment->base.refs = 1;
     *out = moment;
     return FSDP_OK;
+}
+
+fsdp_status fsdp__cuda_moment_behind(fsdp_stream *stream, fsdp__cuda_moment **out)
+{
+    fsdp__cuda_moment *moment = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__cuda_use(stream->device));
+    FSDP_TRY(fsdp__cuda_moment_take(stream->device, false, &moment));
+    status = FSDP__CUDA_CALL(stream->device, cudaEventRecord(moment->event, fsdp__cuda_native(stream)));
+    if (status == FSDP_OK)
+        *out = moment;
+    else
+        fsdp__cuda_moment_drop(moment);
+    return status;
 }
 
 void fsdp__cuda_moment_drop(fsdp__cuda_moment *moment)

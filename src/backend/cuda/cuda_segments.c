@@ -210,29 +210,40 @@ static range **range_at(fsdp__cuda_state *state, const void *segment)
     return link;
 }
 
-/* Waits until the device's own stream has done what was issued to it. Memory is given back in its order, so then
- * nothing uses what is unmapped. Other streams may wait for what this thread has yet to do, or another rank's. A device
- * that closes has no stream any more, and has done all. */
-static void await_users(const fsdp_device *device)
+/* ---- segments ---- */
+
+/* Memory is given back in the order of the device's own stream: what is behind that uses it no more. */
+fsdp_status fsdp__cuda_issued(fsdp_device *device, fsdp__device_moment **out)
 {
-    if (device->stream)
-        FSDP__CUDA_GIVE_BACK(device, cudaStreamSynchronize(fsdp__cuda_native(device->stream)));
+    fsdp__cuda_moment *moment = NULL;
+
+    FSDP_TRY(fsdp__cuda_moment_behind(device->stream, &moment));
+    *out = &moment->base;
+    return FSDP_OK;
 }
 
-/* ---- segments ---- */
+/* Frees it in the order of a stream that does nothing else, and so without a wait for others. Fails where none can. */
+static cudaError_t free_apart(void *memory)
+{
+    cudaStream_t apart;
+    cudaError_t error = cudaStreamCreateWithPriority(&apart, cudaStreamNonBlocking, 0);
+
+    if (error != cudaSuccess)
+        return error;
+    error = cudaFreeAsync(memory, apart);
+    (void)cudaStreamSynchronize(apart); /* then the card has it */
+    (void)cudaStreamDestroy(apart);
+    return error;
+}
 
 /* cudaFree would wait for all streams of the GPU, and other threads could not launch meanwhile what these wait for. So
  * it is only for drivers that free nothing in the order of a stream, and when the device closes. */
 void fsdp__cuda_give_back_memory(const fsdp_device *device, void *memory)
 {
-    cudaStream_t own = device->stream ? fsdp__cuda_native(device->stream) : NULL;
-
-    if (!own || !fsdp__cuda_state_of(device)->pools || cudaFreeAsync(memory, own) != cudaSuccess) {
-        (void)cudaGetLastError();
-        FSDP__CUDA_GIVE_BACK(device, cudaFree(memory));
+    if (device->stream && fsdp__cuda_state_of(device)->pools && free_apart(memory) == cudaSuccess)
         return;
-    }
-    FSDP__CUDA_GIVE_BACK(device, cudaStreamSynchronize(own)); /* then the card has it */
+    (void)cudaGetLastError();
+    FSDP__CUDA_GIVE_BACK(device, cudaFree(memory));
 }
 
 static fsdp_status make_segment(fsdp_device *device, size_t bytes, void **out)
@@ -292,7 +303,6 @@ void fsdp__cuda_segment_cut(fsdp_device *device, void *segment, size_t from, siz
     range *r;
 
     (void)fsdp__cuda_use(device);
-    await_users(device);
     pthread_mutex_lock(&state->mutex);
     r = *range_at(state, segment);
     pieces_in(r, from, end, &first, &last);
@@ -300,7 +310,6 @@ void fsdp__cuda_segment_cut(fsdp_device *device, void *segment, size_t from, siz
     pthread_mutex_unlock(&state->mutex);
 }
 
-/* Frees a segment, when the device has done all that may still use it. */
 void fsdp__cuda_segment_free(fsdp_device *device, void *segment, size_t bytes)
 {
     fsdp__cuda_state *state = fsdp__cuda_state_of(device);
@@ -318,7 +327,6 @@ void fsdp__cuda_segment_free(fsdp_device *device, void *segment, size_t bytes)
         fsdp__cuda_give_back_memory(device, segment);
         return;
     }
-    await_users(device);
     range_free(device, found);
 }
 
@@ -346,15 +354,10 @@ static void set_given(fsdp__cuda_stream *stream, fsdp__cuda_moment *moment)
 static fsdp_status note_given(fsdp_stream *stream)
 {
     fsdp__cuda_moment *moment = NULL;
-    fsdp_status status;
 
-    FSDP_TRY(fsdp__cuda_moment_take(stream->device, false, &moment));
-    status = FSDP__CUDA_CALL(stream->device, cudaEventRecord(moment->event, fsdp__cuda_native(stream)));
-    if (status == FSDP_OK)
-        set_given((fsdp__cuda_stream *)stream, moment);
-    else
-        fsdp__cuda_moment_drop(moment);
-    return status;
+    FSDP_TRY(fsdp__cuda_moment_behind(stream, &moment));
+    set_given((fsdp__cuda_stream *)stream, moment);
+    return FSDP_OK;
 }
 
 /* Returns the first place that nobody has waited for, with a reference for the caller; NULL if there is none. */
