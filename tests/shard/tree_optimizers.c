@@ -86,7 +86,7 @@ void tree_play_step(tree_player *player, const tree_call *call)
         CHECK_OK(fsdp_optimizer_step(player->optimizers[i]));
     }
     if (player->plain && player->clipped && player->plan->world > 1)
-        player->run->otherwise = true;
+        tree_adds_otherwise_now(player);
     player->clipped = player->clipped && only >= 0;
     tree_observe(player);
 }
@@ -212,7 +212,7 @@ void tree_play_skip_step(tree_player *player, const tree_call *call)
     CHECK(fsdp_grad_scaler_get_state(scaler).scale == (spoilt ? 1 : 2));
     fsdp_grad_scaler_free(scaler);
     if (player->plain && player->clipped && player->plan->world > 1)
-        player->run->otherwise = true;
+        tree_adds_otherwise_now(player);
     tree_zero_grad(player);
     for (int i = 0; i < TREE_OPTIMIZERS; i++) /* what a clip has said of them is for the step that was left out */
         if (player->optimizers[i])

@@ -36,7 +36,8 @@ typedef struct network {
     uint64_t *random;
     tree_plan *plan;
     int form, blocks[MAX_BLOCKS], block_count, norm, head;
-    int tall; /* rows of up */
+    bool once; /* each parameter is used once, so that in 16 bits, too, the plain networks have the same values */
+    int tall;  /* rows of up */
 } network;
 
 static int pick(const network *n, int count)
@@ -91,7 +92,7 @@ static void add_network(network *n)
         n->blocks[b] = add_node(n, list, TREE_RESIDUAL);
         up = add_node(n, n->blocks[b], TREE_SEQUENCE);
         down = add_node(n, n->blocks[b], TREE_SEQUENCE);
-        add_param(n, up, TREE_TALL);
+        add_param(n, up, n->once ? TREE_MATRIX : TREE_TALL);
         add_param(n, up, TREE_BIAS);
         add_param(n, down, TREE_MATRIX);
         add_param(n, down, TREE_BIAS);
@@ -140,7 +141,7 @@ static void draw_states(network *n, const fsdp_mp_policy *policy)
 {
     tree_plan *plan = n->plan;
     bool staged = pick(n, 5) == 0;
-    int grouping = pick(n, GROUPINGS), pair = grouping == GROUP_PAIR_BLOCKS ? 2 : 0;
+    int grouping = pick(n, n->once ? GROUP_PAIR_BLOCKS : GROUPINGS), pair = grouping == GROUP_PAIR_BLOCKS ? 2 : 0;
 
     if (grouping == GROUP_PAIR_ENDS && n->form == FORM_BORROWED)
         grouping = GROUP_BLOCKS;
@@ -170,11 +171,13 @@ static void choose_door(const network *n)
     }
 }
 
-static void draw_network(uint64_t *random, const fsdp_mp_policy *policy, tree_plan *plan)
+static void draw_network(uint64_t *random, const fsdp_mp_policy *policy, bool once, tree_plan *plan)
 {
-    network n = {.random = random, .plan = plan, .tall = dice_below(random, 11) ? TALL : 0};
+    network n = {.random = random, .plan = plan, .once = once, .tall = dice_below(random, 11) ? TALL : 0};
 
     n.form = pick(&n, FORMS);
+    if (once && n.form != FORM_FUSED)
+        n.form = FORM_PLAIN;
     n.block_count = 1 + pick(&n, MAX_BLOCKS);
     plan->orders = plan->late = true;
     plan->width = WIDTH;
@@ -211,7 +214,7 @@ void tree_draw_orders(uint64_t seed, tree_plan plans[TREE_MAX_MODELS])
     plans[0].second = models > 1 ? &plans[1] : NULL;
     tree_draw_calls(&random, TREE_DRAWS_ORDERS, &plans[0]);
     for (int m = models - 1; m >= 0; m--)
-        draw_network(&random, &policy, &plans[m]);
+        draw_network(&random, &policy, policy.param_dtype && seed % 2, &plans[m]);
     for (int c = 0; c < plans[0].call_count; c++) {
         tree_call *call = &plans[0].calls[c];
 

@@ -79,9 +79,15 @@ static bool has_unreduced(const tree_player *player, int first, int ranks, int p
     return has;
 }
 
+/* Whether the states in `across` are reduced over replicas, too. */
+static bool is_complete(const tree_plan *plan, uint32_t across, int param)
+{
+    return !(plan->grid || plan->replicas > 1) || across >> plan->params[param].owner & 1;
+}
+
 /* A replica's unreduced gradients, added to what was reduced inside it before. That is kept in the reduce dtype, where
- * there are other replicas to reduce it with. */
-static void reduce_inside(tree_player *player, int replica, int param)
+ * there are other replicas to reduce it with, or more is to come. */
+static void reduce_inside(tree_player *player, int replica, int param, bool complete)
 {
     fsdp_dtype dtype = tree_reduce_dtype(player->plan, param);
     int shards = player->plan->world / player->plan->replicas, first = replica * shards;
@@ -98,7 +104,7 @@ static void reduce_inside(tree_player *player, int replica, int param)
         player->unreduced[first + i][param] = NULL;
     }
     sum = rank_sum(brought, shards, test_rank_block(player->plan->world, first, 1, shards), dtype, numel);
-    if (player->plan->replicas > 1)
+    if (player->plan->replicas > 1 || !complete)
         round_to(player, dtype, sum, numel);
     sum = rank_sum_joined(sum, before, numel);
     if (before)
@@ -129,6 +135,8 @@ static void reduce_across(tree_player *player, int param)
                                 FSDP_MEMORY_GRADIENT, &result));
     if (before)
         add_values(total, before);
+    if (player->plan->low_sums)
+        round_to(player, tree_compute_dtype(player->plan, param), total, numel);
     CHECK_OK(fsdp_tensor_write(result, FSDP_F32, total));
     CHECK_OK(fsdp_tensor_set_grad(p, result));
     fsdp_tensor_unref(result);
@@ -147,7 +155,7 @@ static void add_zeros(tree_player *player, int replica, const bool *brings)
     }
 }
 
-static void reduce_flat(tree_player *player, uint32_t states)
+static void reduce_flat(tree_player *player, uint32_t states, uint32_t across)
 {
     int shards = player->plan->world / player->plan->replicas;
 
@@ -164,7 +172,7 @@ static void reduce_flat(tree_player *player, uint32_t states)
             int owner = player->plan->params[p].owner;
 
             if (player->params[p] && owner >= 0 && brings[owner])
-                reduce_inside(player, r, p);
+                reduce_inside(player, r, p, is_complete(player->plan, across, p));
         }
         add_zeros(player, r, brings);
     }
@@ -173,7 +181,7 @@ static void reduce_flat(tree_player *player, uint32_t states)
 void tree_plain_reduce(tree_player *player, uint32_t states, uint32_t across)
 {
     if (player->plan->flat)
-        reduce_flat(player, states);
+        reduce_flat(player, states, across);
     for (int p = 0; p < player->plan->param_count; p++) {
         int owner = player->plan->params[p].owner;
         bool partial = false;
@@ -181,10 +189,10 @@ void tree_plain_reduce(tree_player *player, uint32_t states, uint32_t across)
         if (!player->params[p] || owner < 0 || !(states >> owner & 1))
             continue;
         for (int r = 0; r < player->plan->replicas; r++) {
-            reduce_inside(player, r, p);
+            reduce_inside(player, r, p, is_complete(player->plan, across, p));
             partial = partial || player->partial[r][p];
         }
-        if (partial && (across >> owner & 1 || !(player->plan->grid || player->plan->replicas > 1)))
+        if (partial && is_complete(player->plan, across, p))
             reduce_across(player, p);
     }
 }

@@ -237,7 +237,7 @@ typedef struct tree_plan {
     /* Calls come in any order: what fields name is part of what is seen, and all states run in every forward. */
     bool orders;
     bool as_one;   /* of FSDP1 without original parameters: a unit has one gradient */
-    bool low_sums; /* of FSDP1: gradients stay in the dtype that they are reduced in */
+    bool low_sums; /* of FSDP1: gradients rest in the dtype that they were computed in */
     int parts;     /* groups of a call of fully_shard; 0: as the library makes them */
     /* Another model of the same ranks and mesh, whose calls are in this plan; or NULL. */
     const struct tree_plan *second;

@@ -251,6 +251,11 @@ void tree_drop_slot(tree_slot *slot)
     *slot = (tree_slot){0};
 }
 
+void tree_adds_otherwise_now(const tree_player *player)
+{
+    player->run->otherwise = FSDP__MIN(player->run->otherwise, player->at);
+}
+
 void tree_drop_unreduced(tree_player *player, bool ignored)
 {
     for (int r = 0; r < TREE_MAX_WORLD; r++)

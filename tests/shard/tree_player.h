@@ -28,7 +28,7 @@ typedef struct tree_run {
     const char *directory;                         /* for checkpoints; NULL: there are none */
     bool tied[TREE_MAX_WORLD]; /* a shard was as near to two bf16, of which halves have another one than casts */
     bool rounded;              /* all values, to 16 bits: what is close may have become one such number or the next */
-    bool otherwise;            /* plain: sums were made in an order that the sharded tree need not keep to */
+    int otherwise; /* plain: the call from which on sums were made in an order that the sharded tree need not keep to */
 } tree_run;
 
 /* Over which is sharded (NULL: all ranks), and that of a team (NULL: there is none). */
@@ -119,6 +119,8 @@ fsdp_tensor *tree_gradient(const tree_player *player, int param);
 bool tree_in_window(const tree_player *player, int param);
 void tree_drop_slot(tree_slot *slot);
 /* With those of `ignored` parameters, which the engine knows nothing of, or without. */
+/* Says that a plain tree's sums are, from the running call on, made in an order of their own. */
+void tree_adds_otherwise_now(const tree_player *player);
 void tree_drop_unreduced(tree_player *player, bool ignored);
 
 /* ---- logging ---- */

@@ -1,6 +1,7 @@
 /* tree_trial.c - running a plan and comparing what was seen. */
 #include "shard/tree_trial.h"
 
+#include <limits.h>
 #include <unistd.h>
 
 #include "check/delays.h"
@@ -132,25 +133,58 @@ static bool same_live_bytes(const tree_run *run, const tree_run *other, int rank
     return false;
 }
 
-static bool same_run(const tree_run *run, const tree_run *other, log_equality how, char *text, size_t bytes)
+/* What was seen before a call. */
+static run_log log_before(const run_log *log, int call)
+{
+    run_log part = *log;
+
+    while (part.count > 0 && part.entries[part.count - 1].call >= call)
+        part.count--;
+    return part;
+}
+
+/* What both saw before call `until`. */
+static bool same_run(const tree_run *run, const tree_run *other, log_equality how, int until, char *text, size_t bytes)
 {
     char why[512];
     int call = 0;
 
-    for (int r = 0; r < tree_ranks(run->plan); r++)
+    for (int r = 0; r < tree_ranks(run->plan); r++) {
+        const run_log mine = log_before(&run->logs[r], until), theirs = log_before(&other->logs[r], until);
+
         if (test_rank_was_here(tree_ranks(run->plan), r) &&
-            !run_log_same(&run->logs[r], &other->logs[r], how, &call, why, sizeof why)) {
+            !run_log_same(&mine, &theirs, how, &call, why, sizeof why)) {
             snprintf(text, bytes, "rank %d, %s\nat call %d, in '%s', as against '%s'", r, why, call + 1, name_of(run),
                      name_of(other));
             return false;
         }
+    }
     return true;
 }
 
-/* With the plain tree. After many calls in any order what is rounded to 16 bits may be anywhere. */
+static bool is_low(const tree_plan *plan)
+{
+    return tree_is_low_precision(plan) || (plan->second && tree_is_low_precision(plan->second));
+}
+
+/* Returns the call from which on the plain tree adds otherwise than the sharded one, as far as the plan says it. */
+static int otherwise_from(const tree_plan *plan)
+{
+    bool other = plan->second && is_low(plan) && tree_adds_otherwise(plan->second);
+
+    return plan->team > 1 || other || tree_adds_otherwise(plan) ? 0 : INT_MAX;
+}
+
+/* After many calls in any order what is rounded to 16 bits may be anywhere, unless all is added in the same order. */
+static bool strays(const tree_plan *plan)
+{
+    return plan->orders && is_low(plan);
+}
+
+/* With the plain tree, whose values a GPU does not have to the last bit. */
 static bool compares(const tree_plan *plan)
 {
-    return !plan->orders || !(tree_is_low_precision(plan) || (plan->second && tree_is_low_precision(plan->second)));
+    return !strays(plan) || (otherwise_from(plan) > 0 && test_has_cpu_bits());
 }
 
 static bool splits(const tree_run *run)
@@ -168,22 +202,31 @@ static bool casts_otherwise(const tree_run *run, const tree_run *other)
     return tied && splits(run) != splits(other);
 }
 
+static bool same_as_plain(const tree_run *run, const tree_run *plain, char *text, size_t bytes)
+{
+    log_equality near = tree_is_low_precision(run->plan) || plain->rounded ? LOG_ROUGH : LOG_CLOSE;
+    bool cast = casts_otherwise(run, plain), otherwise = plain->otherwise < INT_MAX;
+
+    if (!cast && (!otherwise || test_has_cpu_bits()) &&
+        !same_run(run, plain, LOG_VALUES, plain->otherwise, text, bytes))
+        return false;
+    /* Values that differ in their last bits may become codes that are one apart. */
+    if (!(cast || otherwise) || strays(run->plan) || (otherwise && tree_is_coded(run->plan)))
+        return true;
+    return same_run(run, plain, cast ? LOG_ROUGH : near, INT_MAX, text, bytes);
+}
+
 /* `first` is the first run, and `alike` the first whose shards rest as this one's do. */
 static bool same_everywhere(const tree_run *run, const tree_run *plain, const tree_run *first, const tree_run *alike,
                             char *text, size_t bytes)
 {
-    log_equality rounded = tree_is_low_precision(run->plan) ? LOG_ROUGH : LOG_CLOSE;
-    log_equality like_plain = plain->otherwise ? (plain->rounded ? LOG_ROUGH : rounded) : LOG_VALUES;
-    bool same = casts_otherwise(run, first) || same_run(run, first, LOG_BITS, text, bytes);
+    bool same = casts_otherwise(run, first) || same_run(run, first, LOG_BITS, INT_MAX, text, bytes);
 
     for (int r = 0; r < tree_ranks(run->plan); r++)
         if (test_rank_was_here(tree_ranks(run->plan), r) && !same_live_bytes(run, alike, r, text, bytes))
             return false;
-    same = same && same_run(run, alike, LOG_BITS, text, bytes);
-    /* Values that differ in their last bits may become codes that are one apart. */
-    if (!same || !compares(run->plan) || (plain->otherwise && tree_is_coded(run->plan)))
-        return same;
-    return same_run(run, plain, casts_otherwise(run, plain) ? LOG_ROUGH : like_plain, text, bytes);
+    same = same && same_run(run, alike, LOG_BITS, INT_MAX, text, bytes);
+    return same && (!compares(run->plan) || same_as_plain(run, plain, text, bytes));
 }
 
 static void free_logs(tree_run *run)
@@ -212,7 +255,7 @@ bool tree_passes(const tree_plan *plan, uint32_t which, char *text, size_t bytes
 
     plain->plan = plan;
     plain->directory = directory;
-    plain->otherwise = plan->team > 1 || tree_adds_otherwise(plan);
+    plain->otherwise = otherwise_from(plan);
     passes = !compares(plan) || run_passes(plain, text, bytes);
     for (int i = 0; i < RESIDENCES && passes; i++) {
         if (!(which >> i & 1))

@@ -37,9 +37,15 @@ static bool is_below(const tree_plan *plan, int node, int below)
 void tree_play_read_whole(tree_player *player, const tree_call *call)
 {
     (void)call;
-    for (int p = 0; p < player->plan->param_count; p++)
-        if (tree_in_window(player, p))
-            tree_log_whole(player, "whole parameter", p, tree_field(player, p));
+    for (int p = 0; p < player->plan->param_count; p++) {
+        fsdp_tensor *whole = tree_field(player, p);
+
+        if (!tree_in_window(player, p))
+            continue;
+        if (player->plain)
+            whole = fsdp_cast(whole, tree_compute_dtype(player->plan, p));
+        tree_log_whole(player, "whole parameter", p, CHECK_PTR(whole));
+    }
 }
 
 static void read_full(tree_player *player, const char *what, int param, const fsdp_tensor *tensor)
@@ -130,6 +136,8 @@ void tree_play_summon(tree_player *player, const tree_call *call)
     uint32_t states = tree_states_of(player, call);
 
     tree_shard_again(player, states);
+    if (player->plain && number & SUMMON_WRITE && !tree_can_write(player))
+        tree_adds_otherwise_now(player);
     if (!player->plain)
         CHECK_OK(fsdp_module_summon_full_params(module, &options));
     for (int p = 0; p < player->plan->param_count; p++)
