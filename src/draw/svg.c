@@ -1,6 +1,7 @@
 /* svg.c - writes the shapes of pictures. */
 #include "draw/svg.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/compiler.h"
@@ -44,10 +45,10 @@ void fsdp__svg_open(const char *title, double top, double width, double height, 
     fputs("\">\n", out);
 }
 
-void fsdp__svg_open_strip(const char *class, double width, double height, FILE *out)
+void fsdp__svg_open_strip(const char *class, double height, FILE *out)
 {
-    fprintf(out, "<svg class=\"%s\" viewBox=\"0 0 %.0f %.0f\" preserveAspectRatio=\"none\" aria-hidden=\"true\">\n",
-            class, width, height);
+    fprintf(out, "<svg class=\"%s\" viewBox=\"0 0 %d %.0f\" preserveAspectRatio=\"none\" aria-hidden=\"true\">\n",
+            class, FSDP__SVG_STRIP, height);
 }
 
 /* Writes the style with the colours themselves: not every program that shows pictures knows CSS's variables. */
@@ -139,6 +140,18 @@ void fsdp__svg_stack(const fsdp__stack *s, const fsdp__svg_range *x, double y, d
             fprintf(out, "V%.1fH%.1f", y + height * (1 - sum / s->most), fsdp__svg_range_place(x, s->at(s->of, i + 1)));
         }
         fprintf(out, "V%.1fz\"/>\n", y + height);
+    }
+}
+
+void fsdp__svg_scale(const fsdp__svg_range *x, double top, double y, double height, FILE *out)
+{
+    double distance = exp2(ceil(log2(top / 4)));
+
+    for (double bytes = 0; bytes <= top; bytes += distance) {
+        double at = y + height * (1 - bytes / top);
+
+        fsdp__svg_line("grid", x->left, at, x->left + x->width, at, out);
+        fsdp__svg_text("e", x->left - 8, at + 4, bytes > 0 ? fsdp__size_text(bytes, FSDP__ROOM(24)) : "0", out);
     }
 }
 

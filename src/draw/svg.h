@@ -14,8 +14,11 @@ extern const char fsdp__svg_dark[];
 
 /* Begins a picture in a page, as wide as its place, or in a file, where it lies at `top`. */
 void fsdp__svg_open(const char *title, double top, double width, double height, FILE *out);
-/* Begins a picture whose width stretches to its place, and whose height is the page's: it has no text. */
-void fsdp__svg_open_strip(const char *class, double width, double height, FILE *out);
+enum {
+    FSDP__SVG_STRIP = 1000 /* width of a strip, in its own units */
+};
+/* Begins a strip, whose width stretches to its place, and whose height is the page's: it has no text. */
+void fsdp__svg_open_strip(const char *class, double height, FILE *out);
 /* Begins a file. */
 void fsdp__svg_open_file(double width, double height, FILE *out);
 void fsdp__svg_close(FILE *out);
@@ -51,6 +54,9 @@ typedef struct fsdp__stack {
     double most; /* at the top */
 } fsdp__stack;
 void fsdp__svg_stack(const fsdp__stack *stack, const fsdp__svg_range *x, double y, double height, FILE *out);
+
+/* Draws lines over a stack of bytes, at round sizes up to its top, with their sizes at the left of it. */
+void fsdp__svg_scale(const fsdp__svg_range *x, double top, double y, double height, FILE *out);
 
 /* Returns the top of a stack that reaches `most`, with room for the line of a limit, unless that is far above; 0: there
  * is no limit. */

@@ -171,6 +171,7 @@ static int put_memory(const fsdp_explanation *e, int y, FILE *out)
             fsdp__svg_key(fills[kind], 8, y + 12 + 18 * kind, fsdp_memory_kind_name((fsdp_memory_kind)kind), out);
     }
     fsdp__svg_stack(&stack, &x, y, MEMORY, out);
+    fsdp__svg_scale(&x, stack.most, y, MEMORY, out);
     return y + MEMORY + ROW;
 }
 

@@ -5,9 +5,11 @@
 #include "plan/show_plan.h"
 
 enum {
-    LEFT = 16,
-    WIDTH = 860,
+    LEFT = 72,
+    RIGHT = 16,
+    WIDTH = 820,
     HEAD = 44, /* above the first panel: what it shows, and what the colours mean */
+    KEY = 146,
     PANEL = 190,
     LABELS = 34 /* above each panel */
 };
@@ -68,6 +70,7 @@ static void put_panel(const fsdp__stack *s, const char *what, double limit, doub
              room);
     fsdp__svg_text("strong", LEFT, y + 12, text, out);
     fsdp__svg_stack(s, &x, y + LABELS, PANEL, out);
+    fsdp__svg_scale(&x, s->most, y + LABELS, PANEL, out);
     fsdp__svg_limit(&x, limit, s->most, y + LABELS, PANEL, room, out);
     fsdp__svg_line("mark", at, y + LABELS - 6, at, y + LABELS + PANEL, out);
 }
@@ -97,7 +100,7 @@ static void put_keys(const int fills[FSDP_MEMORY_KINDS], bool workspace, double 
     for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
         if (kind != FSDP_MEMORY_WORKSPACE || workspace) {
             fsdp__svg_key(fills[kind], x, y, fsdp_memory_kind_name((fsdp_memory_kind)kind), out);
-            x += WIDTH / (double)FSDP_MEMORY_KINDS;
+            x += KEY;
         }
 }
 
@@ -119,7 +122,7 @@ fsdp_status fsdp__plan_memory_svg(const fsdp__plan *plan, const int fills[FSDP_M
     planned.most = real.most = fsdp__svg_top(FSDP__MAX(most, most_measured), limit);
     snprintf(text, sizeof text, "memory of a rank in a step of %s on %d rank%s", plan->e->model, plan->e->world_size,
              fsdp__plural(plan->e->world_size));
-    fsdp__svg_open_file(2 * LEFT + WIDTH, HEAD + (measured ? 2 : 1) * (LABELS + PANEL) + LEFT, out);
+    fsdp__svg_open_file(LEFT + WIDTH + RIGHT, HEAD + (measured ? 2 : 1) * (LABELS + PANEL) + RIGHT, out);
     fsdp__svg_text("strong", LEFT, 16, text, out);
     put_keys(fills, measured != NULL, 26, out);
     put_panel(&planned, plan->time.step > 0 ? "planned, over time" : "planned, change by change", limit, HEAD, out);

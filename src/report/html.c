@@ -33,7 +33,7 @@ static const char style[] =
     ".keys i{display:inline-block;width:11px;height:11px;border-radius:2px;margin-right:6px}\n"
     ".lane{display:grid;grid-template-columns:110px 1fr;gap:2px 10px;align-items:center;font-size:13px;margin:5px 0}"
     ".lane>span{text-align:right;overflow:hidden;text-overflow:ellipsis;white-space:nowrap;direction:rtl}"
-    "svg.lane-of-rank{height:30px}svg.lane-of-unit{height:16px}svg.tall{height:170px;margin:4px 0}"
+    "svg.lane-of-rank{height:30px}svg.lane-of-unit{height:16px}"
     ".axis{display:flex;justify-content:space-between;font-size:12px;color:var(--soft)}\n"
     ".bars{display:grid;grid-template-columns:minmax(60px,max-content) 1fr max-content;gap:4px 10px;align-items:center;"
     "font-size:13px}.bars>span:first-child,.bars>span{overflow:hidden;text-overflow:ellipsis;white-space:nowrap}"

@@ -10,7 +10,7 @@
 #include "report/step_picture.h"
 
 enum {
-    STRIP = 1000,    /* width of a strip, in its own units */
+    SCALE = 70,      /* room for the sizes beside a picture of memory */
     MOST_RANKS = 16, /* that are shown */
     MOST_WAITS = 12,
     MOST_KERNELS = 12,
@@ -74,11 +74,11 @@ static void put_activities(const fsdp__traced_step *step, FILE *out)
 
 static void put_lane(const fsdp__traced_step *step, int rank, FILE *out)
 {
-    fsdp__svg_range x = {0, (double)step->ns, 0, STRIP};
+    fsdp__svg_range x = {0, (double)step->ns, 0, FSDP__SVG_STRIP};
 
     fprintf(out, "<div class=\"lane\"><span>%srank %d%s</span>", rank == step->slowest ? "<b>" : "", rank,
             rank == step->slowest ? "</b>" : "");
-    fsdp__svg_open_strip("lane-of-rank", STRIP, 30, out);
+    fsdp__svg_open_strip("lane-of-rank", 30, out);
     fsdp__step_picture_rank(step, rank, &x, 0, 30, out);
     fsdp__svg_close(out);
     fputs("</div>\n", out);
@@ -236,7 +236,7 @@ static void put_gaps(const fsdp__traced_step *step, FILE *out)
 /* Draws a unit, if it is the first time that its name comes. */
 static void put_unit(const fsdp__traced_step *step, int64_t first, FILE *out)
 {
-    fsdp__svg_range x = {0, (double)step->ranks[0].ns, 0, STRIP};
+    fsdp__svg_range x = {0, (double)step->ranks[0].ns, 0, FSDP__SVG_STRIP};
 
     for (int64_t i = 0; i < first; i++)
         if (strcmp(step->units[i].name, step->units[first].name) == 0)
@@ -244,7 +244,7 @@ static void put_unit(const fsdp__traced_step *step, int64_t first, FILE *out)
     fputs("<div class=\"lane\"><span>", out);
     fsdp__html_text(step->units[first].name, out);
     fputs("</span>", out);
-    fsdp__svg_open_strip("lane-of-unit", STRIP, 16, out);
+    fsdp__svg_open_strip("lane-of-unit", 16, out);
     fsdp__step_picture_unit(step, first, &x, 0, 16, out);
     fsdp__svg_close(out);
     fputs("</div>\n", out);
@@ -268,7 +268,8 @@ static void put_units(const fsdp__traced_step *step, FILE *out)
 static void put_memory(const fsdp__traced_step *step, const char *title, FILE *out)
 {
     const fsdp__step_memory *peak = step->highest.moments;
-    fsdp__svg_range x = {0, step->highest.rank < 0 ? 1 : (double)step->ranks[step->highest.rank].ns, 0, STRIP};
+    fsdp__svg_range x = {0, step->highest.rank < 0 ? 1 : (double)step->ranks[step->highest.rank].ns, SCALE,
+                         FSDP__SVG_STRIP};
     char key[120];
 
     if (step->highest.rank < 0 || step->highest.count == 0)
@@ -290,11 +291,13 @@ static void put_memory(const fsdp__traced_step *step, const char *title, FILE *o
             fsdp__html_key(fsdp__memory_fill(kind), key, out);
         }
     fputs("</div>\n", out);
-    fsdp__svg_open_strip("tall", STRIP, 200, out);
-    fsdp__step_picture_memory(step, &step->highest, &x, 0, 200, NULL, out);
+    fsdp__svg_open("memory", 0, SCALE + FSDP__SVG_STRIP, 200 + 28, out);
+    fsdp__step_picture_memory(step, &step->highest, &x, 6, 200, NULL, out);
+    fsdp__svg_text("", SCALE, 200 + 24, "0", out);
+    fsdp__svg_text("e", SCALE + FSDP__SVG_STRIP, 200 + 24,
+                   FSDP__VALUE(FSDP__UNIT_MS, ms(step->ranks[step->highest.rank].ns)), out);
     fsdp__svg_close(out);
-    fprintf(out, "<div class=\"axis\"><span>0</span><span>%s</span></div></div>\n",
-            FSDP__VALUE(FSDP__UNIT_MS, ms(step->ranks[step->highest.rank].ns)));
+    fputs("</div>\n", out);
 }
 
 /* ---- what moves ---- */

@@ -176,6 +176,7 @@ void fsdp__step_picture_memory(const fsdp__traced_step *step, const fsdp__step_d
     for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
         fills[kind] = fsdp__memory_fill(kind);
     fsdp__svg_stack(&stack, x, y, height, out);
+    fsdp__svg_scale(x, stack.most, y, height, out);
     fsdp__svg_limit(x, step->device_bytes, stack.most, y, height, limit, out);
 }
 
@@ -222,9 +223,8 @@ static double draw_keys(const fsdp__traced_step *const *steps, int count, double
 /* Draws the step of rank 0. */
 static double draw_step(const fsdp__traced_step *step, const char *title, double y, FILE *out)
 {
-    double top = fsdp__svg_top((double)FSDP__MAX(step->first.peak, 1), step->device_bytes);
     fsdp__svg_range x = {0, (double)step->ranks[0].ns, LEFT, WIDTH};
-    char name[NAME + 1];
+    char name[NAME + 1], most[80] = "";
 
     if (*title)
         fsdp__svg_text("strong", LEFT, y - 6, title, out);
@@ -238,16 +238,15 @@ static double draw_step(const fsdp__traced_step *step, const char *title, double
     }
     if (step->first.count > 0) {
         y += 10;
-        fsdp__svg_text("e", LEFT - 8, y + MEMORY * (1 - (double)step->first.peak / top) + 10,
-                       FSDP__VALUE(FSDP__UNIT_BYTES, (double)step->first.peak), out);
-        fsdp__svg_text("e", LEFT - 8, y + MEMORY, "0", out);
+        snprintf(most, sizeof most, "at most %s", FSDP__VALUE(FSDP__UNIT_BYTES, (double)step->first.peak));
         fsdp__step_picture_memory(step, &step->first, &x, y, MEMORY, FSDP__VALUE(FSDP__UNIT_BYTES, step->device_bytes),
                                   out);
         y += MEMORY;
     }
-    fsdp__svg_text("", LEFT, y + 15, "0", out);
-    fsdp__svg_text("e", LEFT - 8, y + 15, "rank 0", out);
-    fsdp__svg_text("e", LEFT + WIDTH, y + 15, FSDP__VALUE(FSDP__UNIT_MS, x.most / 1e6), out);
+    fsdp__svg_text("", LEFT, y + 18, "0", out);
+    fsdp__svg_text("e", LEFT - 8, y + 18, "rank 0", out);
+    fsdp__svg_text("m", LEFT + WIDTH / 2.0, y + 18, most, out);
+    fsdp__svg_text("e", LEFT + WIDTH, y + 18, FSDP__VALUE(FSDP__UNIT_MS, x.most / 1e6), out);
     return y + 2 * ROW;
 }
 

@@ -465,9 +465,31 @@ TEST(a_picture_of_several_traces_has_a_title_for_each)
     CHECK_CONTAINS(data, ">trace</text>");
     CHECK_CONTAINS(data, ">two ranks</text>");
     CHECK_CONTAINS(data, ">layers.1</text>");
-    CHECK_CONTAINS(data, ">1.465KiB</text>"); /* the peak of rank 0 */
+    CHECK_CONTAINS(data, ">at most 1.465KiB</text>"); /* the peak of rank 0 */
+    CHECK_CONTAINS(data, ">0.5KiB</text>");           /* of its scale */
     CHECK_CONTAINS(data, ">rank 0</text>");
     CHECK_CONTAINS(data, "</svg>\n");
+    fsdp__sources_release(&report->sources);
+    free(report);
+    free(data);
+}
+
+TEST(traces_of_one_name_have_their_paths_as_titles)
+{
+    char *folders[] = {test_directory(), test_directory()}, *paths[2], *data, title[200];
+    fsdp__report *report = calloc(1, sizeof *report);
+    FILE *out;
+    size_t bytes = 0;
+
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(fsdp__sources_add(&report->sources, paths[i] = slow_rank(folders[i])));
+    out = open_memstream(&data, &bytes);
+    CHECK_OK(fsdp__report_svg(report, out));
+    fclose(out);
+    for (int i = 0; i < 2; i++) {
+        snprintf(title, sizeof title, ">%s</text>", paths[i]);
+        CHECK_CONTAINS(data, title);
+    }
     fsdp__sources_release(&report->sources);
     free(report);
     free(data);
