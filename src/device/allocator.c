@@ -131,7 +131,7 @@ static fsdp_status take_locked(fsdp__allocator *a, size_t request, fsdp_memory_k
     const fsdp__request *expected;
     block *b = NULL;
 
-    FSDP_TRY(fsdp__segments_go_on(a));
+    fsdp__segments_go_on(a);
     /* Reserve before anything changes: from here on only the memory itself can be missing. */
     FSDP_TRY(fsdp__blocks_reserve(&a->blocks));
     FSDP_TRY(fsdp__step_places_reserve(&a->places));
@@ -226,7 +226,7 @@ fsdp_status fsdp__allocator_take(fsdp__allocator *a, size_t bytes, fsdp_memory_k
         *out = fsdp__block_address(b);
         fsdp__unpoison(a, *out, bytes); /* the slack up to 64 bytes stays poisoned */
     }
-    asks = a->returns && !a->moment;
+    asks = fsdp__segments_may_ask(a);
     pthread_mutex_unlock(&a->mutex);
     if (asks)
         ask(a, false);

@@ -25,7 +25,8 @@ typedef struct fsdp__block {
     fsdp_memory_kind kind; /* of a live block */
     fsdp__taker taker;     /* the same: who has taken it */
     bool live;
-    bool gone;           /* its memory was given back: nobody may use its addresses any more */
+    bool gone;           /* its memory was given back: nobody may use its addresses any more, */
+    bool leaving;        /* or it is when no work uses it any more */
     uint64_t used_until; /* of a free block: the last work that may still use it (fsdp__segment_source), */
     uint64_t given;      /* and its number among all that were given back; 0: it was not */
     int64_t request;     /* of a live block: its number in the step that runs (step_places.h); 0: none */

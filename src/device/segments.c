@@ -90,7 +90,8 @@ static void segment_drop(fsdp__allocator *a, segment *s)
         after = b->after;
         if (b->gone) {
             a->blocks.gone_count--;
-            a->stats.reserved_bytes += b->bytes; /* which the segment's bytes have */
+            a->leaving -= b->leaving ? b->bytes : 0;
+            a->stats.reserved_bytes += b->leaving ? 0 : b->bytes; /* which the segment's bytes have */
         } else {
             fsdp__blocks_free_remove(&a->blocks, b);
         }
@@ -130,6 +131,7 @@ static block *divide(fsdp__allocator *a, block *b, size_t bytes)
     rest->after = b->after;
     rest->used_until = b->used_until;
     rest->given = b->given;
+    rest->leaving = b->leaving;
     if (b->after)
         b->after->before = rest;
     else
@@ -199,31 +201,56 @@ static bool can_cut(const fsdp__allocator *a, const block *b, size_t *from, size
     return *from < *end;
 }
 
-/* Makes one of a block that is gone and its neighbours that are; returns it. */
+static bool are_alike(const block *b, const block *other)
+{
+    return other && other->gone && other->leaving == b->leaving;
+}
+
+/* Makes one of a block that is gone and its neighbours that are as well; returns it. */
 static block *join_gone(fsdp__allocator *a, block *b)
 {
-    block *first = b->before && b->before->gone ? b->before : b;
+    block *first = are_alike(b, b->before) ? b->before : b;
 
-    while (first->after && first->after->gone) {
+    while (are_alike(first, first->after)) {
         merge(a, first, first->after);
         a->blocks.gone_count--;
     }
     return first;
 }
 
-/* Returns [from, end) of a free block; gives the block that has it. */
+/* Takes [from, end) of a free block out of use, so that it can be returned; gives the block that has it. */
 static block *cut(fsdp__allocator *a, block *b, size_t from, size_t end)
 {
-    a->source.cut(a->source.arg, b->segment->data, from, end);
     b = fsdp__block_split_at(a, b, from);
     fsdp__block_split(a, b, end - from);
-    b->gone = true;
+    b->gone = b->leaving = true;
     a->blocks.gone_count++;
-    a->stats.reserved_bytes -= end - from;
+    a->leaving += end - from;
     return join_gone(a, b);
 }
 
-/* Returns what lies unused between blocks of segments that grow: a request that does not fit there can have it
+/* Returns a block that is leaving; gives the one that is there then. */
+static block *unmap(fsdp__allocator *a, block *b)
+{
+    a->source.cut(a->source.arg, b->segment->data, b->offset, b->offset + b->bytes);
+    a->leaving -= b->bytes;
+    a->stats.reserved_bytes -= b->bytes;
+    b->leaving = false;
+    return join_gone(a, b);
+}
+
+/* Returns what is leaving, where it is known that no work uses it. */
+static void let_go(fsdp__allocator *a)
+{
+    fsdp__past past = known(a);
+
+    for (segment *s = a->leaving > 0 ? a->segments : NULL; s; s = s->next)
+        for (block *b = s->first; b; b = b->after)
+            if (b->leaving && is_past(past, b))
+                b = unmap(a, b);
+}
+
+/* Takes out of use what lies unused between blocks of segments that grow: a request that does not fit there can have it
  * elsewhere. */
 static void cut_holes(fsdp__allocator *a, fsdp__past past)
 {
@@ -241,7 +268,7 @@ bool fsdp__segments_have_unused(const fsdp__allocator *a)
 
     for (const segment *s = a->segments; s; s = s->next)
         for (const block *b = s->first; b; b = b->after)
-            if (fsdp__block_is_free(b) && (b->bytes == s->bytes || can_cut(a, b, &from, &end)))
+            if (b->leaving || (fsdp__block_is_free(b) && (b->bytes == s->bytes || can_cut(a, b, &from, &end))))
                 return true;
     return false;
 }
@@ -253,7 +280,27 @@ bool fsdp__segments_shrink(fsdp__allocator *a)
 
     trim(a, past);
     cut_holes(a, past);
+    let_go(a);
     return a->stats.reserved_bytes < before;
+}
+
+fsdp_status fsdp__segments_return_all(fsdp__allocator *a)
+{
+    trim(a, known(a));
+    cut_holes(a, (fsdp__past){UINT64_MAX, UINT64_MAX});
+    let_go(a);
+    return fsdp__blocks_reserve(&a->blocks);
+}
+
+bool fsdp__segments_may_ask(const fsdp__allocator *a)
+{
+    return a->source.issued && a->leaving > 0 && !a->moment;
+}
+
+void fsdp__segments_go_on(fsdp__allocator *a)
+{
+    if (a->leaving > 0 && (!a->source.issued || hear(a)))
+        let_go(a);
 }
 
 static bool is_owed(const fsdp__allocator *a)
@@ -324,6 +371,52 @@ static segment *newest(const fsdp__allocator *a, fsdp__pool in)
     return s;
 }
 
+/* Cuts a block that is gone to `bytes`; returns the rest, or NULL. */
+static block *divide_hole(fsdp__allocator *a, block *b, size_t bytes)
+{
+    block *rest = divide(a, b, bytes);
+
+    if (rest) {
+        rest->gone = true;
+        a->blocks.gone_count++;
+    }
+    return rest;
+}
+
+/* Widens a part of a block that is leaving, so that what lies beside it can still be returned alone. */
+static void widen(const fsdp__allocator *a, const block *b, size_t *from, size_t *end)
+{
+    size_t low = b->offset, below = *from, above = *end, high = b->offset + b->bytes;
+
+    a->source.fit(a->source.arg, b->segment->data, &low, &below);
+    *from = low < below ? below : b->offset;
+    a->source.fit(a->source.arg, b->segment->data, &above, &high);
+    *end = above < high ? above : b->offset + b->bytes;
+}
+
+/* Maps again what was cut out of a place, in whole steps; what is leaving is mapped still. */
+static fsdp_status fill(fsdp__allocator *a, block *b, size_t from, size_t end)
+{
+    from = FSDP__MAX(b->offset, from / SEGMENT_STEP * SEGMENT_STEP);
+    end = FSDP__MIN(b->offset + b->bytes, whole_steps(end));
+    if (b->leaving) {
+        widen(a, b, &from, &end);
+    } else {
+        a->stats.system_allocations++;
+        FSDP_TRY(a->source.grow(a->source.arg, b->segment->data, from, end - from));
+    }
+    if (from > b->offset)
+        b = divide_hole(a, b, from - b->offset);
+    (void)divide_hole(a, b, end - from);
+    fsdp__poison(a, fsdp__block_address(b), b->bytes);
+    a->leaving -= b->leaving ? b->bytes : 0;
+    a->stats.reserved_bytes += b->leaving ? 0 : b->bytes;
+    b->gone = b->leaving = false;
+    a->blocks.gone_count--;
+    fsdp__block_set_free(a, b);
+    return FSDP_OK;
+}
+
 /* Makes a segment longer; the last block is free then. `reserve` must have been called. */
 static fsdp_status lengthen(fsdp__allocator *a, segment *s, size_t more)
 {
@@ -344,19 +437,42 @@ static fsdp_status lengthen(fsdp__allocator *a, segment *s, size_t more)
     return FSDP_OK;
 }
 
-/* Makes the newest segment of a pool longer, so that its last block is free and has room for the request. `reserve`
- * must have been called. FSDP_NOT_FOUND, without a message, where none can. */
+/* Makes the newest segment of a pool longer, so that its last block, but for what is leaving, is free and has room for
+ * the request. `reserve` must have been called. FSDP_NOT_FOUND, without a message, where none can. */
 static fsdp_status segment_grow(fsdp__allocator *a, fsdp__pool in, size_t request)
 {
     segment *s = a->source.grow ? newest(a, in) : NULL;
+    block *leaving = s && s->last->leaving ? s->last : NULL;
+    const block *end = leaving ? leaving->before : s ? s->last : NULL;
+    size_t lacks = whole_steps(request - (end && fsdp__block_is_free(end) ? end->bytes : 0));
+    size_t back = leaving ? FSDP__MIN(lacks, leaving->bytes) : 0;
 
-    return s ? lengthen(a, s, whole_steps(request - (fsdp__block_is_free(s->last) ? s->last->bytes : 0)))
-             : FSDP_NOT_FOUND;
+    if (!s)
+        return FSDP_NOT_FOUND;
+    if (back > 0)
+        FSDP_TRY(fill(a, leaving, leaving->offset, leaving->offset + back));
+    return back < lacks ? lengthen(a, s, lacks - back) : FSDP_OK;
+}
+
+/* Returns the smallest block of a pool that is leaving and has room for a request; NULL: none has. */
+static block *leaving_fit(const fsdp__allocator *a, fsdp__pool in, size_t request)
+{
+    block *best = NULL;
+
+    for (const segment *s = a->leaving > 0 ? a->segments : NULL; s; s = s->next)
+        for (block *b = s->pool == in ? s->first : NULL; b; b = b->after)
+            if (b->leaving && b->bytes >= request && (!best || b->bytes < best->bytes))
+                best = b;
+    return best;
 }
 
 fsdp_status fsdp__segments_make_room(fsdp__allocator *a, fsdp__pool in, size_t request)
 {
+    block *leaving = leaving_fit(a, in, request);
     fsdp_status status;
+
+    if (leaving)
+        return fill(a, leaving, leaving->offset, leaving->offset + request);
 
     if (request > SIZE_MAX - SEGMENT_STEP)
         return FSDP_FAIL(FSDP_NO_MEMORY, "%zu bytes are more than there are addresses", request);
@@ -367,36 +483,6 @@ fsdp_status fsdp__segments_make_room(fsdp__allocator *a, fsdp__pool in, size_t r
 }
 
 /* ---- places of a step ---- */
-
-/* Cuts a block that is gone to `bytes`; returns the rest, or NULL. */
-static block *divide_hole(fsdp__allocator *a, block *b, size_t bytes)
-{
-    block *rest = divide(a, b, bytes);
-
-    if (rest) {
-        rest->gone = true;
-        a->blocks.gone_count++;
-    }
-    return rest;
-}
-
-/* Maps again what was cut out of a place, in whole steps. */
-static fsdp_status fill(fsdp__allocator *a, block *b, size_t from, size_t end)
-{
-    from = FSDP__MAX(b->offset, from / SEGMENT_STEP * SEGMENT_STEP);
-    end = FSDP__MIN(b->offset + b->bytes, whole_steps(end));
-    a->stats.system_allocations++;
-    FSDP_TRY(a->source.grow(a->source.arg, b->segment->data, from, end - from));
-    if (from > b->offset)
-        b = divide_hole(a, b, from - b->offset);
-    (void)divide_hole(a, b, end - from);
-    fsdp__poison(a, fsdp__block_address(b), b->bytes);
-    b->gone = false;
-    a->blocks.gone_count--;
-    a->stats.reserved_bytes += b->bytes;
-    fsdp__block_set_free(a, b);
-    return FSDP_OK;
-}
 
 /* Returns whether a live block reaches into [place, end) of a segment; gives what was cut out there, or NULL. */
 static bool is_taken(const segment *s, size_t place, size_t end, block **hole)
@@ -421,7 +507,7 @@ static bool is_far(const fsdp__allocator *a, const segment *s, size_t place, siz
     size_t lacking = end - FSDP__MIN(s ? s->bytes : 0, end);
 
     for (const block *b = s ? s->first : NULL; b && b->offset < end; b = b->after)
-        if (b->gone && b->offset + b->bytes > place)
+        if (b->gone && !b->leaving && b->offset + b->bytes > place)
             lacking += FSDP__MIN(b->offset + b->bytes, end) - FSDP__MAX(b->offset, place);
     return a->stats.reserved_bytes + lacking > most + most / FAR + LARGE_SEGMENT;
 }
@@ -454,6 +540,23 @@ fsdp_status fsdp__segments_room_at(fsdp__allocator *a, size_t place, size_t byte
     return status == FSDP_NO_MEMORY || status == FSDP_NOT_FOUND ? FSDP_OK : status;
 }
 
+/* Finds what can be returned of a free block from `top` on; from below it, where no memory that can be returned alone
+ * begins there: the next step maps that again to the byte. */
+static bool can_lower(const fsdp__allocator *a, const block *b, size_t top, size_t *from, size_t *end)
+{
+    size_t first = FSDP__MAX(b->offset, top);
+
+    *from = first;
+    *end = b->offset + b->bytes;
+    a->source.fit(a->source.arg, b->segment->data, from, end);
+    if (*from > first) {
+        *from = FSDP__MAX(b->offset, top - FSDP__MIN(top, LARGE_SEGMENT));
+        *end = b->offset + b->bytes;
+        a->source.fit(a->source.arg, b->segment->data, from, end);
+    }
+    return *from < *end && *end == b->offset + b->bytes;
+}
+
 /* Takes addresses from the end of a segment, whose last block is not in the free array. */
 static void shorten(fsdp__allocator *a, segment *s, size_t bytes)
 {
@@ -468,93 +571,42 @@ static void shorten(fsdp__allocator *a, segment *s, size_t bytes)
     fsdp__block_give(&a->blocks, last);
 }
 
-/* Returns the free end of a segment from `top` on; from below it, where no memory that can be returned alone begins
- * there: the next step maps that again to the byte. Returns whether the segment has become shorter, and is still there.
- */
-static bool cut_end(fsdp__allocator *a, segment *s, size_t top, fsdp__past past)
+/* Takes the addresses of what is gone from the end of a segment, but for those below `top`. */
+static void drop_end(fsdp__allocator *a, segment *s, size_t top)
 {
-    size_t first = FSDP__MAX(s->last->offset, top), from = first, end = s->bytes;
+    while (s->bytes > top && s->last->gone && !s->last->leaving) {
+        size_t bytes = s->bytes - FSDP__MAX(top, s->last->offset);
 
-    a->source.fit(a->source.arg, s->data, &from, &end);
-    if (from > first) {
-        from = FSDP__MAX(s->last->offset, top - FSDP__MIN(top, LARGE_SEGMENT));
-        a->source.fit(a->source.arg, s->data, &from, &end);
+        a->blocks.gone_count -= bytes == s->last->bytes;
+        shorten(a, s, bytes);
     }
-    if (from >= end || end < s->bytes)
-        return false;
-    if (from == 0) {
-        trim(a, past);
-        return false;
-    }
-    a->source.cut(a->source.arg, s->data, from, end);
-    a->stats.reserved_bytes -= end - from;
-    (void)fsdp__block_split_at(a, s->last, from);
-    shorten(a, s, end - from);
-    return true;
 }
 
-/* Returns what is unused above the places to the backend. Returns false where work may still use it. */
-static bool return_end(fsdp__allocator *a)
+/* Takes what is unused above the places out of use, so that it is returned when no work uses it any more. */
+static void return_end(fsdp__allocator *a)
 {
     segment *s = newest(a, FSDP__POOL_LARGE);
-    size_t top = whole_steps(a->top);
-    fsdp__past past = known(a);
-    bool shorter = s != NULL;
+    size_t top = whole_steps(a->top), from, end;
 
-    while (shorter && s->bytes > top) {
-        const block *last = s->last;
-
-        if (last->gone) {
-            size_t bytes = s->bytes - FSDP__MAX(top, last->offset);
-            a->blocks.gone_count -= bytes == last->bytes;
-            shorten(a, s, bytes);
-        } else if (!last->live && !is_past(past, last)) {
-            return false;
-        } else {
-            shorter = !last->live && cut_end(a, s, top, past);
-        }
-    }
-    return true;
+    for (block *b = s ? s->last : NULL; b && !b->live && b->offset + b->bytes > top; b = b->before)
+        if (!b->gone && can_lower(a, b, top, &from, &end) && fsdp__blocks_reserve(&a->blocks) == FSDP_OK)
+            b = cut(a, b, from, end);
+    let_go(a);
+    if (s)
+        drop_end(a, s, top);
 }
 
-/* Returns what is unused above the places. Waits for nothing: what work may still use a later request returns, or a
- * later step, and that also where the front of this one lies in the way of other places. A front that never gets its
- * place would have it done in every step, and what steps need above the places mapped again in each: so few steps do
- * it. */
+/* Returns what is unused above the places, and waits for nothing. Where the front of this step lies in the way of other
+ * places, a later step does it once more. A front that never gets its place would have it done in every step, and what
+ * steps need above the places mapped again in each: so few steps do it. */
 static void lower(fsdp__allocator *a)
 {
-    size_t before = a->stats.reserved_bytes;
-    bool whole;
+    size_t before = a->stats.reserved_bytes - a->leaving;
 
-    (void)hear(a);
-    whole = return_end(a);
-    a->lowerings -= a->stats.reserved_bytes < before;
-    if (a->lowerings == 0 || (whole && !a->places.missed))
+    return_end(a);
+    a->lowerings -= a->stats.reserved_bytes - a->leaving < before;
+    if (a->lowerings == 0 || !a->places.missed)
         a->top = 0;
-}
-
-bool fsdp__segments_may_ask(const fsdp__allocator *a)
-{
-    return a->source.issued && (a->top > 0 || a->returns) && !a->moment;
-}
-
-fsdp_status fsdp__segments_return_all(fsdp__allocator *a)
-{
-    a->returns = a->source.issued != NULL;
-    return !a->returns && fsdp__segments_shrink(a) ? fsdp__blocks_reserve(&a->blocks) : FSDP_OK;
-}
-
-fsdp_status fsdp__segments_go_on(fsdp__allocator *a)
-{
-    if ((a->top == 0 && !a->returns) || !hear(a))
-        return FSDP_OK;
-    if (a->returns)
-        (void)fsdp__segments_shrink(a);
-    a->returns = false;
-    FSDP_TRY(fsdp__blocks_reserve(&a->blocks));
-    if (a->top > 0)
-        lower(a);
-    return FSDP_OK;
 }
 
 static fsdp__stay *make_stays(const fsdp__allocator *a)

@@ -35,8 +35,8 @@ typedef struct fsdp__allocator {
     fsdp__past known;            /* what is known to be past where work is issued to a device, */
     fsdp__past ahead;            /* and what is when the device has got to `moment` */
     fsdp__device_moment *moment; /* NULL: nobody has asked */
+    size_t leaving;              /* bytes that are returned when they are past */
     size_t live, most;           /* of segments, not of memory from elsewhere: now, and the most at once */
-    bool returns;                /* what is unused when the device has got there */
     bool waits;                  /* a request has failed that what is unused may serve, once this is settled */
     fsdp__step_places places;    /* in the newest segment of the large pool */
     size_t top;     /* where the last place ends: what is unused above it is to be returned. 0: nothing is */
@@ -93,7 +93,7 @@ bool fsdp__segments_may_ask(const fsdp__allocator *a);
 /* Returns all that is unused, or does so when the device has got there. */
 fsdp_status fsdp__segments_return_all(fsdp__allocator *a);
 /* Goes on to return it where the device has got there. It waits for nothing. */
-fsdp_status fsdp__segments_go_on(fsdp__allocator *a);
+void fsdp__segments_go_on(fsdp__allocator *a);
 /* Returns whether `fsdp__segments_shrink` may return anything, now or later. */
 bool fsdp__segments_have_unused(const fsdp__allocator *a);
 /* Returns what is unused and known to be no longer used by work to the backend; returns whether there was any. */
