@@ -418,7 +418,7 @@ static void step_while_held(fsdp_device *device, fsdp_stream *other, const hold_
     atomic_int open = 0, *gate = &open;
     fsdp_memory_stats stats;
 
-    for (unsigned int n = 0; n < 8; n++) {
+    for (unsigned int n = 0; n < 6; n++) {
         if (n == how->from) {
             hold(device, other, &gate, how->queued);
             count_calls();
@@ -446,7 +446,6 @@ TEST(no_step_waits_for_what_a_stream_waits_for)
 {
     static const hold_way ways[] = {{.from = 0, .moments = true},
                                     {.from = 1},
-                                    {.from = 2},
                                     {.from = 3, .differ = true},
                                     {.from = 3, .queued = true, .differ = true}};
 
