@@ -7,6 +7,7 @@
 #include "support/ranks.h"
 
 #ifdef FSDP_HAVE_FAKECUDA
+#include "backend/fakecuda/control.h"
 #include "device/device.h"
 #include "device/steps.h"
 
@@ -22,19 +23,23 @@ enum {
 typedef struct late {
     fsdp_carrier carrier;
     bool gives_up;
-    bool queued;        /* the calls of the others wait in their streams' threads, and not on the device */
-    int warm;           /* steps before: places are chosen at the second forward, and after three all has its own */
+    bool on_device;     /* the device of rank 0 alone is late, and those of the others wait; otherwise their streams'
+                         * threads do */
+    int warm;           /* steps before; at the forward after two what only the first one needed is to go back */
+    atomic_int open;    /* it waits no longer */
     atomic_int stepped; /* ranks that have taken their steps */
 } late;
 
-/* Takes a step whose requests depend on `dice`. Later requests lie where earlier ones lay, and at more places with each
- * step that differs, so far more would be mapped than lives at once. */
-static void take_step(fsdp_device *device, unsigned int dice)
+/* Takes a step whose requests depend on `dice`, while so much more lives. Later requests lie where earlier ones lay,
+ * and at more places with each step that differs, so far more would be mapped than lives at once. */
+static void take_step(fsdp_device *device, unsigned int dice, size_t more)
 {
     void *blocks[BLOCKS] = {NULL};
     size_t bytes[BLOCKS] = {0};
+    void *large = NULL;
 
     CHECK_OK(fsdp__note_forward(fsdp_device_context(device)));
+    CHECK_OK(fsdp__device_alloc(device, more, FSDP_MEMORY_ACTIVATION, &large));
     for (int i = 0; i < 4 * BLOCKS; i++) {
         unsigned int b = (dice = dice * 1664525u + 1013904223u) >> 29;
 
@@ -48,6 +53,7 @@ static void take_step(fsdp_device *device, unsigned int dice)
     }
     for (int b = 0; b < BLOCKS; b++)
         fsdp__device_free(device, blocks[b], bytes[b], FSDP_MEMORY_ACTIVATION);
+    fsdp__device_free(device, large, more, FSDP_MEMORY_ACTIVATION);
     fsdp__end_step(fsdp_device_context(device));
 }
 
@@ -93,7 +99,14 @@ static void reduce(fsdp_process_group *pair, float *on_device, fsdp_stream *stre
 /* Makes a call to which all others will be on time. */
 static void come_late(const rank_gpu *g, late *l, float *on_device)
 {
+    if (l->on_device) {
+        fakecuda.hold(CHECK_PTR(fsdp_stream_native(g->stream)), &l->open);
+        gather(g, on_device);
+    }
     be_late(l);
+    atomic_store(&l->open, 1);
+    if (l->on_device)
+        return;
     if (l->gives_up)
         fsdp_abort(g->context, "rank 0 gives up");
     else
@@ -106,7 +119,7 @@ static bool come_first(const rank_gpu *g, late *l, float *on_device, fsdp_proces
 {
     atomic_int issued = 0, *gate = &issued;
 
-    if (l->queued) {
+    if (!l->on_device) {
         CHECK_OK(fsdp__stream_enqueue(g->stream, pass, &gate, sizeof gate));
         CHECK_OK(fsdp__stream_enqueue(second, pass, &gate, sizeof gate));
     }
@@ -115,8 +128,10 @@ static bool come_first(const rank_gpu *g, late *l, float *on_device, fsdp_proces
     follow(fsdp_device_stream(g->device), g->stream);
     follow(fsdp_device_stream(g->device), second);
     atomic_store(&issued, 1);
+    if (l->on_device)
+        CHECK_PTR(fsdp_stream_native(fsdp_device_stream(g->device))); /* now the device waits */
     for (unsigned int n = 0; n < STEPS; n++)
-        take_step(g->device, n);
+        take_step(g->device, n, 0);
     atomic_fetch_add(&l->stepped, 1);
     (void)fsdp_stream_synchronize(second); /* `issued` is read there */
     return fsdp_stream_synchronize(g->stream) != FSDP_OK;
@@ -153,7 +168,7 @@ static void run_rank(fsdp_context *context, void *arg)
         reduce(pair, on_device, g.stream);
     CHECK_OK(fsdp_stream_synchronize(g.stream));
     for (int n = 0; n < l->warm; n++)
-        take_step(g.device, 7);
+        take_step(g.device, 7, n == 0 ? 100 * MIB : 0);
     if (g.rank == 0)
         come_late(&g, l, on_device);
     else
@@ -171,15 +186,15 @@ static void run_rank(fsdp_context *context, void *arg)
  * processes. */
 TEST(steps_map_memory_while_another_rank_is_late)
 {
-    const late ways[] = {{.carrier = FSDP_CARRIER_STAGED, .queued = true, .warm = 1},
-                         {.carrier = FSDP_CARRIER_PEER, .queued = true, .gives_up = true, .warm = 3},
-                         {.carrier = FSDP_CARRIER_PEER, .warm = 1},
-                         {.carrier = FSDP_CARRIER_NCCL, .warm = 1},
-                         {.carrier = FSDP_CARRIER_NCCL, .queued = true, .warm = 3},
-                         {.carrier = FSDP_CARRIER_NCCL, .gives_up = true, .warm = 1},
+    const late ways[] = {{.carrier = FSDP_CARRIER_STAGED, .warm = 2},
+                         {.carrier = FSDP_CARRIER_PEER, .on_device = true, .warm = 2},
+                         {.carrier = FSDP_CARRIER_NCCL, .gives_up = true, .warm = 3},
+                         {.carrier = FSDP_CARRIER_NCCL, .on_device = true, .warm = 2},
+                         {.carrier = FSDP_CARRIER_NCCL, .warm = 3},
+                         {.carrier = FSDP_CARRIER_PEER, .gives_up = true, .warm = 3},
                          {.carrier = FSDP_CARRIER_STAGED, .gives_up = true, .warm = 3}};
 
-    for (size_t i = 0; i < (test_long() ? FSDP__COUNT_OF(ways) : 4); i++) {
+    for (size_t i = 0; i < (test_long() ? FSDP__COUNT_OF(ways) : 3); i++) {
         late l = ways[i];
 
         rank_gpu_run(WORLD, run_rank, &l);
