@@ -58,7 +58,7 @@ struct block {
     const void *argument;
     unsigned char *shared;
     size_t shared_bytes;
-    unsigned char *fixed; /* static shared memory, with what lies between */
+    unsigned char *fixed; /* static shared memory, with what lies between; NULL: no thread has come to any */
     size_t fixed_bytes;
     uint64_t *begun; /* for each function of the layout the count of the block that came to its variables last */
     uint64_t blocks; /* that have run, with this one */
