@@ -136,7 +136,7 @@ static void reduce_across(tree_player *player, int param)
     if (before)
         add_values(total, before);
     if (player->plan->low_sums)
-        round_to(player, tree_compute_dtype(player->plan, param), total, numel);
+        round_to(player, tree_rest_dtype(player->plan, param), total, numel);
     CHECK_OK(fsdp_tensor_write(result, FSDP_F32, total));
     CHECK_OK(fsdp_tensor_set_grad(p, result));
     fsdp_tensor_unref(result);

@@ -222,6 +222,11 @@ fsdp_dtype tree_reduce_dtype(const tree_plan *plan, int param)
     return dtype ? dtype : p->dtype;
 }
 
+fsdp_dtype tree_rest_dtype(const tree_plan *plan, int param)
+{
+    return plan->world == plan->replicas ? tree_reduce_dtype(plan, param) : tree_compute_dtype(plan, param);
+}
+
 coded tree_code(const tree_plan *plan, int param)
 {
     const tree_param *p = &plan->params[tree_original(plan, param)];

@@ -237,7 +237,7 @@ typedef struct tree_plan {
     /* Calls come in any order: what fields name is part of what is seen, and all states run in every forward. */
     bool orders;
     bool as_one;   /* of FSDP1 without original parameters: a unit has one gradient */
-    bool low_sums; /* of FSDP1: gradients rest in the dtype that they were computed in */
+    bool low_sums; /* of FSDP1: gradients rest in another dtype (tree_rest_dtype) */
     int parts;     /* groups of a call of fully_shard; 0: as the library makes them */
     /* Another model of the same ranks and mesh, whose calls are in this plan; or NULL. */
     const struct tree_plan *second;
@@ -271,6 +271,8 @@ fsdp_dtype tree_compute_dtype(const tree_plan *plan, int param);
 coded tree_code(const tree_plan *plan, int param);
 /* The dtype that its gradient is reduced in. */
 fsdp_dtype tree_reduce_dtype(const tree_plan *plan, int param);
+/* What they rest in with `low_sums`: FSDP1 takes groups of one rank for replicas. */
+fsdp_dtype tree_rest_dtype(const tree_plan *plan, int param);
 /* Whether what the parameter makes of x need not be kept for a backward, on a device that makes results again. */
 bool tree_is_made_again(const tree_plan *plan, int param);
 /* Whether there is such a one that may be read in a backward, which then has to find the parameter as it was. */
