@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/limits.h"
+#include "base/sort.h"
 
 #define PREFIX "step-"
 
@@ -54,13 +55,6 @@ char *fsdp__step_path(const char *folder, int64_t step)
     char name[FSDP__STEP_NAME];
 
     return fsdp__path_join(folder, fsdp__step_text(step, "", name));
-}
-
-static int ascending(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-
-    return x < y ? -1 : x > y;
 }
 
 /* Finds out whether a name is a folder. What cannot be looked at may be a checkpoint, as behind a link to a disk that
@@ -115,7 +109,7 @@ static fsdp_status list(DIR *directory, const char *folder, const char *suffix, 
         fsdp__free(fsdp__take(out));
         *out_count = 0;
     } else if (*out_count > 1) {
-        qsort(*out, (size_t)*out_count, sizeof **out, ascending);
+        qsort(*out, (size_t)*out_count, sizeof **out, fsdp__by_integer);
     }
     return status;
 }

@@ -40,14 +40,7 @@ double fsdp__price_size(fsdp__kernel kernel, const void *args, double work, fsdp
 
 /* ---- rates ---- */
 
-static int by_kernel(const void *a, const void *b)
-{
-    const fsdp__price_rate *x = a, *y = b;
-
-    FSDP__ORDER_BY(x->kernel, y->kernel);
-    FSDP__ORDER_BY(x->dtype, y->dtype);
-    return FSDP__COMPARE(x->size, y->size);
-}
+FSDP__ORDER_BY_THREE(by_kernel, fsdp__price_rate, kernel, dtype, size)
 
 void fsdp__prices_sort(fsdp__prices *prices)
 {

@@ -48,12 +48,7 @@ static fsdp_status add(const fsdp__start *start, fsdp__series *series, double st
     return start->id ? put_point(series, step, value) : add_point(series, step, value);
 }
 
-static int by_step(const void *a, const void *b)
-{
-    const fsdp__point_of_series *x = a, *y = b;
-
-    return FSDP__COMPARE(x->step, y->step);
-}
+FSDP__ORDER_BY_ONE(by_step, fsdp__point_of_series, step)
 
 /* Puts a start's points in order, and leaves out copies. */
 static void put_in_order(fsdp__series *series)

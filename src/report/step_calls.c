@@ -83,14 +83,7 @@ fsdp_status fsdp__step_match_calls(fsdp__step_parts *p)
 
 /* ---- what moves ---- */
 
-static int by_traffic(const void *a, const void *b)
-{
-    const fsdp__traced_span *x = *(const fsdp__traced_span *const *)a, *y = *(const fsdp__traced_span *const *)b;
-
-    FSDP__ORDER_BY(x->rank, y->rank);
-    FSDP__ORDER_BY(x->group, y->group);
-    return FSDP__COMPARE(x->kind, y->kind);
-}
+FSDP__ORDER_BY_THREE(by_traffic, fsdp__traced_span, rank, group, kind)
 
 /* Returns how many times a member's part of a call becomes each other member's: a reduction scatters parts of sums, and
  * an all-reduce then gathers them. 0: it has a root, which the trace does not name. */
@@ -175,12 +168,7 @@ static fsdp_status add_to_table(fsdp__traced_step *step, const fsdp__traced_span
     return FSDP_OK;
 }
 
-static int by_bytes(const void *a, const void *b)
-{
-    const fsdp__step_traffic *x = a, *y = b;
-
-    return FSDP__COMPARE(y->bytes, x->bytes);
-}
+FSDP__ORDER_DOWN_BY(by_bytes, fsdp__step_traffic, bytes)
 
 static void finish_table(fsdp__traced_step *step)
 {

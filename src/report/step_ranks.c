@@ -230,13 +230,7 @@ static void add_wait(sweep *s, int64_t begin, int64_t end)
 /* ---- the sweep ---- */
 
 /* Ends come before beginnings, so that spans that touch do not overlap. */
-static int by_time(const void *a, const void *b)
-{
-    const edge *x = a, *y = b;
-
-    FSDP__ORDER_BY(x->at, y->at);
-    return (int)x->begins - (int)y->begins;
-}
+FSDP__ORDER_BY_TWO(by_time, edge, at, begins)
 
 static fsdp_status list_edges(const sweep *s, edge **out, int64_t *out_count)
 {
@@ -344,12 +338,7 @@ static void add_checkpoint(const fsdp__step_parts *p, int rank)
     }
 }
 
-static int by_length(const void *a, const void *b)
-{
-    const fsdp__step_wait *x = a, *y = b;
-
-    return FSDP__COMPARE(y->ns, x->ns);
-}
+FSDP__ORDER_DOWN_BY(by_length, fsdp__step_wait, ns)
 
 fsdp_status fsdp__step_find_activities(fsdp__step_parts *p)
 {
@@ -397,13 +386,6 @@ static int64_t time_of(const fsdp__step_parts *p, int rank, fsdp__step_reason re
     }
 }
 
-static int by_value(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-
-    return FSDP__COMPARE(x, y);
-}
-
 /* Returns the median over all ranks but one. */
 static int64_t usual_time(const fsdp__step_parts *p, int64_t *room, int but, fsdp__step_reason reason)
 {
@@ -413,7 +395,7 @@ static int64_t usual_time(const fsdp__step_parts *p, int64_t *room, int but, fsd
         if (r != but)
             room[count++] = time_of(p, r, reason);
     if (count > 0)
-        qsort(room, (size_t)count, sizeof *room, by_value);
+        qsort(room, (size_t)count, sizeof *room, fsdp__by_integer);
     return room[(count - 1) / 2];
 }
 

@@ -41,19 +41,9 @@ static int64_t step_number(const fsdp__trace *t, const fsdp__traced_span *span)
     return span->sort == FSDP__TRACED_STAGE && span->lane == 0 && number ? FSDP__MAX(strtoll(number, NULL, 10), 0) : 0;
 }
 
-static int by_number(const void *a, const void *b)
-{
-    const taken *x = a, *y = b;
+FSDP__ORDER_BY_ONE(by_number, taken, number)
 
-    return FSDP__COMPARE(x->number, y->number);
-}
-
-static int by_ns(const void *a, const void *b)
-{
-    const taken *x = a, *y = b;
-
-    return x->ns != y->ns ? (x->ns > y->ns) - (x->ns < y->ns) : by_number(a, b);
-}
+FSDP__ORDER_BY_TWO(by_ns, taken, ns, number)
 
 /* Lists the steps that all ranks have, and returns how many. `steps` has room for each span that is one. */
 static int64_t whole_steps(const fsdp__trace *t, taken *steps)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/sort.h"
 #include "base/text.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/unicode_data.h"
@@ -137,9 +138,7 @@ static size_t take_apart(uint32_t character, part *parts, size_t count)
 
 static int compare_parts(const void *a, const void *b)
 {
-    part x = *(const part *)a, y = *(const part *)b;
-
-    return (x > y) - (x < y);
+    return FSDP__COMPARE(*(const part *)a, *(const part *)b);
 }
 
 /* Sorts the characters that join the one before by their classes. */

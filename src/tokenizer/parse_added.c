@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/sort.h"
 #include "base/text.h"
 #include "tokenizer/parse.h"
 
@@ -108,12 +109,7 @@ typedef struct numbered {
     const json_t *value;
 } numbered;
 
-static int compare_ids(const void *a, const void *b)
-{
-    int64_t x = ((const numbered *)a)->id, y = ((const numbered *)b)->id;
-
-    return (x > y) - (x < y);
-}
+FSDP__ORDER_BY_ONE(compare_ids, numbered, id)
 
 /* Lists the entries of an object in the order of their ids, which are its keys or its values; fsdp__free() the list. */
 static fsdp_status list_by_id(const char *path, const json_t *object, bool keys, numbered **out)

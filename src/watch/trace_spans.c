@@ -324,14 +324,7 @@ static void set_apart(fsdp__trace_spans *s)
     }
 }
 
-static int compare_ends(const void *a, const void *b)
-{
-    const flow_end *x = a, *y = b;
-
-    FSDP__ORDER_BY(x->lane, y->lane);
-    FSDP__ORDER_BY(x->item, y->item);
-    return (int)x->runs - (int)y->runs;
-}
+FSDP__ORDER_BY_THREE(compare_ends, flow_end, lane, item, runs)
 
 /* Sorts the spans, and sets the ends of arrows to where they have gone. */
 static fsdp_status sort(maker *m)
