@@ -113,7 +113,7 @@ fsdp_status fsdp__anchor(fsdp_tensor **tensor, fsdp__node *const *nodes, int cou
     FSDP_TRY(fsdp__tensor_alias(*tensor, &alias));
     FSDP__TRY_NEW(alias = fsdp__scope_adopt(alias));
     FSDP_TRY(fsdp__record_with(&anchor_traits, &anchor_op, inputs, count + 1, &alias, 1, NULL, 0, NULL, 0));
-    fsdp__node_set_aside(fsdp__grad_state_get(alias)->producer, 1, nodes, count);
+    fsdp__node_set_aside(fsdp__grad_state_get(alias)->producer, nodes, count);
     *tensor = alias;
     return FSDP_OK;
 }

@@ -45,10 +45,10 @@ fsdp__node *fsdp__node_ref(fsdp__node *node)
     return node;
 }
 
-void fsdp__node_set_aside(fsdp__node *node, int first, fsdp__node *const *nodes, int count)
+void fsdp__node_set_aside(fsdp__node *node, fsdp__node *const *nodes, int count)
 {
     for (int i = 0; i < count; i++)
-        node->inputs[first + i].node = fsdp__node_ref(nodes[i]);
+        node->inputs[1 + i].node = fsdp__node_ref(nodes[i]);
 }
 
 /* Drops a reference. A node without references is put on `*dead` instead of being freed here. */

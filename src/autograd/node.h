@@ -168,8 +168,8 @@ fsdp__node *fsdp__node_create(int input_count, int output_count, int saved_count
 fsdp__node *fsdp__node_ref(fsdp__node *node);
 /* Returns FSDP_STATE if the i-th tensor that the node saved was written to since. `now` has the tensor's bytes. */
 fsdp_status fsdp__node_check_version(const fsdp__node *node, int i, const fsdp_tensor *now);
-/* Sets `nodes` as inputs from `first` on. They get no gradient; only their nodes are known. Takes references. */
-void fsdp__node_set_aside(fsdp__node *node, int first, fsdp__node *const *nodes, int count);
+/* Sets `nodes` as inputs behind the first one. They get no gradient; only their nodes are known. Takes references. */
+void fsdp__node_set_aside(fsdp__node *node, fsdp__node *const *nodes, int count);
 /* Drops saved tensors and state: the node cannot run again. */
 void fsdp__node_forget(fsdp__node *node);
 /* Drops the inputs as well. */

@@ -218,8 +218,7 @@ static void print_part(const fsdp_checkpoint_tensor *t, const fsdp_checkpoint_pa
     int ndim = part->flat ? 1 : t->ndim;
 
     printf("    rank %d: %s%s at %s; %s bytes of %s, from byte %s on\n", part->rank, part->flat ? "elements " : "",
-           fsdp__listed_shape(part->size, ndim, FSDP__ROOM(FSDP__LISTED_SHAPE)),
-           fsdp__listed_shape(part->offset, ndim, FSDP__ROOM(FSDP__LISTED_SHAPE)),
+           FSDP__SHAPE(part->size, ndim), FSDP__SHAPE(part->offset, ndim),
            fsdp__thousands((int64_t)part->bytes, FSDP__ROOM(40)), part->file,
            fsdp__thousands((int64_t)part->begin, FSDP__ROOM(40)));
 }
@@ -239,8 +238,8 @@ static void print_tensors(const fsdp_checkpoint_reader *reader, bool parts)
             printf("%s:\n", t->section);
         section = t->section;
         printf("  %-*s  %-8s  %-16s %14s bytes  %s", width, FSDP__SHOWN_NAME(t->name), fsdp_dtype_name(t->dtype),
-               fsdp__listed_shape(t->shape, t->ndim, FSDP__ROOM(FSDP__LISTED_SHAPE)),
-               fsdp__thousands((int64_t)bytes_of(t), FSDP__ROOM(40)), holders_text(t, FSDP__ROOM(160)));
+               FSDP__SHAPE(t->shape, t->ndim), fsdp__thousands((int64_t)bytes_of(t), FSDP__ROOM(40)),
+               holders_text(t, FSDP__ROOM(160)));
         print_cuts(&mesh, t);
         putchar('\n');
         for (int64_t k = 0; k < t->part_count && parts; k++)
@@ -303,14 +302,13 @@ static void print_tensor_as_json(const fsdp_checkpoint_tensor *t)
     printf(", \"name\": ");
     fsdp__print_json_string(t->name, stdout);
     printf(", \"dtype\": \"%s\", \"shape\": %s, \"bytes\": %llu, \"parts\": [", fsdp_dtype_name(t->dtype),
-           fsdp__listed_shape(t->shape, t->ndim, FSDP__ROOM(FSDP__LISTED_SHAPE)), (unsigned long long)bytes_of(t));
+           FSDP__SHAPE(t->shape, t->ndim), (unsigned long long)bytes_of(t));
     for (int64_t k = 0; k < t->part_count; k++) {
         const fsdp_checkpoint_part *part = &t->parts[k];
         int ndim = part->flat ? 1 : t->ndim;
 
         printf("%s{\"rank\": %d, \"flat\": %s, \"offset\": %s, \"size\": %s, \"file\": ", k ? ", " : "", part->rank,
-               part->flat ? "true" : "false", fsdp__listed_shape(part->offset, ndim, FSDP__ROOM(FSDP__LISTED_SHAPE)),
-               fsdp__listed_shape(part->size, ndim, FSDP__ROOM(FSDP__LISTED_SHAPE)));
+               part->flat ? "true" : "false", FSDP__SHAPE(part->offset, ndim), FSDP__SHAPE(part->size, ndim));
         fsdp__print_json_string(part->file, stdout);
         printf(", \"begin\": %llu, \"bytes\": %llu}", (unsigned long long)part->begin, (unsigned long long)part->bytes);
     }

@@ -194,15 +194,14 @@ static void print_alone(comparison *c, int side, const fsdp__source_tensor *t)
 {
     c->only[side]++;
     begin_line(c, side == 0 ? "only in A" : "only in B", t);
-    printf("  %s %s\n", t->dtype_name, fsdp__listed_shape(t->shape, t->ndim, FSDP__ROOM(FSDP__LISTED_SHAPE)));
+    printf("  %s %s\n", t->dtype_name, FSDP__SHAPE(t->shape, t->ndim));
 }
 
 static void print_shapes(comparison *c, const fsdp__source_tensor *const t[2])
 {
     c->different++;
     begin_line(c, "shape", t[0]);
-    printf("  %s and %s\n", fsdp__listed_shape(t[0]->shape, t[0]->ndim, FSDP__ROOM(FSDP__LISTED_SHAPE)),
-           fsdp__listed_shape(t[1]->shape, t[1]->ndim, FSDP__ROOM(FSDP__LISTED_SHAPE)));
+    printf("  %s and %s\n", FSDP__SHAPE(t[0]->shape, t[0]->ndim), FSDP__SHAPE(t[1]->shape, t[1]->ndim));
 }
 
 static void print_unread(comparison *c, const fsdp__source_tensor *const t[2])
@@ -221,7 +220,7 @@ static const char *place_text(const fsdp__source_tensor *t, int64_t element, cha
         at[d] = element % t->shape[d];
         element /= t->shape[d];
     }
-    return fsdp__listed_shape(at, t->ndim, text, FSDP__LISTED_SHAPE);
+    return fsdp__listed_shape(at, t->ndim, text);
 }
 
 static void print_difference(comparison *c, const fsdp__source_tensor *const t[2], const difference *d)

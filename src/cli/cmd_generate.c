@@ -189,7 +189,7 @@ static int with_line(fsdp__continuation *c, texts *t, int argc, char **argv)
         return fsdp__usage_error("generate: --prompt-file - is standard input, but of the ranks that %s has started "
                                  "only rank 0 has one: name a file that all of them see",
                                  ranks.starter);
-    if ((t->file && fsdp__prompt_read("--prompt-file", t->file, &c->prompt) != FSDP_OK) ||
+    if ((t->file && fsdp__prompt_read(t->file, &c->prompt) != FSDP_OK) ||
         (t->prompt && fsdp__prompt_copy(t->prompt, &c->prompt) != FSDP_OK) ||
         fsdp__continuation_prepare(c) != FSDP_OK ||
         fsdp__folder_model_check(&c->config, ranks.count, c->team, 1) != FSDP_OK)

@@ -15,10 +15,6 @@
 #include "report/step_picture.h"
 #include "train/run_config.h"
 
-enum {
-    LONG_SECONDS = 45 /* for a file */
-};
-
 typedef struct request {
     fsdp__on_paper paper;
     fsdp__on_device device;
@@ -128,7 +124,7 @@ static int measure_device_to(request *r)
     if (strcmp(name, "cpu") != 0 && strncmp(name, "cuda", 4) != 0)
         return fsdp__usage_error("--device is '%s': what can be measured is cpu or cuda", name);
     if (fsdp__output_check(&r->measure, r->paper.config, "--measure", &kind_of_prices) != FSDP_OK ||
-        fsdp__on_device_measure(&r->device, name, LONG_SECONDS) != FSDP_OK ||
+        fsdp__on_device_measure(&r->device, name) != FSDP_OK ||
         fsdp__output_write(&r->measure, "--measure", print_prices, &r->device.prices) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     printf("%s: %d rates of %s%s\n", FSDP__SHOWN_PATH(r->measure.path), r->device.prices.rate_count,

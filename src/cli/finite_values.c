@@ -1,6 +1,7 @@
 /* finite_values.c - looks at every value of every tensor: the exponent shows whether it is finite. */
 #include "cli/finite_values.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -21,11 +22,11 @@ static int64_t find_16(const uint16_t *values, int64_t count, uint16_t exponent)
     return i;
 }
 
-static int64_t find_32(const uint32_t *values, int64_t count, uint32_t exponent)
+static int64_t find_32(const float *values, int64_t count)
 {
     int64_t i = 0;
 
-    while (i < count && (values[i] & exponent) != exponent)
+    while (i < count && isfinite(values[i]))
         i++;
     return i;
 }
@@ -34,7 +35,7 @@ int64_t fsdp__first_not_finite(const void *values, int64_t count, fsdp_dtype dty
 {
     switch (dtype) {
     case FSDP_F32:
-        return find_32(values, count, 0x7f800000u);
+        return find_32(values, count);
     case FSDP_BF16:
         return find_16(values, count, 0x7f80u);
     case FSDP_F16:

@@ -3,14 +3,13 @@
 
 #include <string.h>
 
-const char *fsdp__listed_shape(const int64_t *shape, int ndim, char *text, size_t text_bytes)
+const char *fsdp__listed_shape(const int64_t *shape, int ndim, char text[FSDP__LISTED_SHAPE])
 {
-    size_t used = (size_t)snprintf(text, text_bytes, "[");
+    char *at = text + sprintf(text, "[");
 
-    for (int d = 0; d < ndim && used < text_bytes; d++)
-        used += (size_t)snprintf(text + used, text_bytes - used, "%s%lld", d ? ", " : "", (long long)shape[d]);
-    if (used < text_bytes)
-        snprintf(text + used, text_bytes - used, "]");
+    for (int d = 0; d < ndim; d++)
+        at += sprintf(at, "%s%lld", d ? ", " : "", (long long)shape[d]);
+    sprintf(at, "]");
     return text;
 }
 

@@ -11,7 +11,9 @@ enum {
     FSDP__LISTED_SHAPE = 24 * FSDP_MAX_DIMS /* room for any shape */
 };
 /* Writes a shape as "[256, 48]", which is also valid JSON. Returns `text`. */
-const char *fsdp__listed_shape(const int64_t *shape, int ndim, char *text, size_t text_bytes);
+const char *fsdp__listed_shape(const int64_t *shape, int ndim, char text[FSDP__LISTED_SHAPE]);
+/* Does it in room that lasts until the end of the block that it stands in. */
+#define FSDP__SHAPE(shape, ndim) fsdp__listed_shape((shape), (ndim), (char[FSDP__LISTED_SHAPE]){0})
 /* Returns the name of a file without its folder. */
 const char *fsdp__listed_file(const char *path);
 

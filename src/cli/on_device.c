@@ -14,14 +14,18 @@
 #include "plan/schedule.h"
 #include "train/run_config.h"
 
+enum {
+    LONG_SECONDS = 45 /* for a file of prices */
+};
+
 fsdp_status fsdp__on_device_numbers(fsdp__on_device *d)
 {
     return fsdp__args_number("--network", d->network_text, 1e-6, 1e6, &d->network);
 }
 
-fsdp_status fsdp__on_device_measure(fsdp__on_device *d, const char *name, double seconds)
+fsdp_status fsdp__on_device_measure(fsdp__on_device *d, const char *name)
 {
-    FSDP_TRY(fsdp__prices_measure(name, seconds, &d->prices));
+    FSDP_TRY(fsdp__prices_measure(name, LONG_SECONDS, &d->prices));
     d->has_prices = true;
     return FSDP_OK;
 }

@@ -22,7 +22,7 @@ typedef struct fsdp__on_device {
 /* Reads the numbers. */
 fsdp_status fsdp__on_device_numbers(fsdp__on_device *d);
 /* Measures the device that `name` names, which is here, for some seconds. */
-fsdp_status fsdp__on_device_measure(fsdp__on_device *d, const char *name, double seconds);
+fsdp_status fsdp__on_device_measure(fsdp__on_device *d, const char *name);
 /* Gets the prices of the device `name`: one that is here, a card, or a file of prices; and makes the run that is asked
  * about one on that device. Where nobody asks for the time, one that is here is not measured. */
 fsdp_status fsdp__on_device_open(fsdp__on_device *d, const char *name, bool timed, fsdp_train_config *config);

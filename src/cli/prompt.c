@@ -27,7 +27,7 @@ static fsdp_status check_text(const char *path, fsdp__prompt *prompt)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__prompt_read(const char *option, const char *path, fsdp__prompt *out)
+fsdp_status fsdp__prompt_read(const char *path, fsdp__prompt *out)
 {
     fsdp_status status;
 
@@ -39,8 +39,8 @@ fsdp_status fsdp__prompt_read(const char *option, const char *path, fsdp__prompt
     if (status == FSDP_OK && out->bytes > 0)
         return FSDP_OK;
     fsdp__prompt_release(out);
-    FSDP_TRY(fsdp_fail_prefix(status, "%s", option));
-    return FSDP_FAIL(FSDP_INVALID, "%s: '%s' holds no text: give at least one character", option, path);
+    FSDP_TRY(fsdp_fail_prefix(status, "--prompt-file"));
+    return FSDP_FAIL(FSDP_INVALID, "--prompt-file: '%s' holds no text: give at least one character", path);
 }
 
 fsdp_status fsdp__prompt_copy(const char *text, fsdp__prompt *out)

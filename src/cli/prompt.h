@@ -10,8 +10,8 @@ typedef struct fsdp__prompt {
 } fsdp__prompt;
 
 /* Reads the text of a file, or standard input for "-", without a byte order mark at its beginning and the line break at
- * its end. Contents that are not text are refused. `option` is for messages. */
-fsdp_status fsdp__prompt_read(const char *option, const char *path, fsdp__prompt *out);
+ * its end. Contents that are not text are refused. */
+fsdp_status fsdp__prompt_read(const char *path, fsdp__prompt *out);
 fsdp_status fsdp__prompt_copy(const char *text, fsdp__prompt *out);
 void fsdp__prompt_release(fsdp__prompt *prompt);
 

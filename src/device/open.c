@@ -246,9 +246,9 @@ void fsdp__end_step(const fsdp_context *context)
             fsdp__allocator_end_step(device->allocator);
 }
 
-fsdp_status fsdp__note_renewal(fsdp_device *device, const void *owner, fsdp_memory_kind kind)
+fsdp_status fsdp__note_renewal(fsdp_device *device, const void *owner)
 {
-    return device->grows ? fsdp__allocator_renew(device->allocator, owner, kind) : FSDP_OK;
+    return device->grows ? fsdp__allocator_renew(device->allocator, owner, FSDP_MEMORY_GRADIENT) : FSDP_OK;
 }
 
 fsdp_device *fsdp__device_that_refused(const fsdp_context *context)

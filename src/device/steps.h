@@ -13,8 +13,8 @@
  * places are chosen, which fails with FSDP_NO_MEMORY where the host has no memory for them; all is as it was then. */
 fsdp_status fsdp__note_forward(const fsdp_context *context);
 void fsdp__end_step(const fsdp_context *context);
-/* Tells a device that for the rest of the step that runs `owner` asks for other memory of a kind than in the steps
- * before, as for buckets of gradients that have been divided anew. Failures are as above. */
-fsdp_status fsdp__note_renewal(fsdp_device *device, const void *owner, fsdp_memory_kind kind);
+/* Tells a device that for the rest of the step that runs `owner` asks for other memory of gradients than in the
+ * steps before, as for buckets that have been divided anew. Failures are as above. */
+fsdp_status fsdp__note_renewal(fsdp_device *device, const void *owner);
 
 #endif

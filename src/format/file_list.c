@@ -14,12 +14,6 @@
 #include "format/file_digest.h"
 #include "format/json.h"
 
-#define LIMIT_BYTES ((size_t)16 << 20)
-
-enum {
-    VERSION = 1
-};
-
 fsdp_status fsdp__file_list_add(fsdp__file_list *list, const char *name, uint64_t bytes)
 {
     FSDP__FREED char *own = fsdp__strdup(name);
@@ -121,8 +115,8 @@ fsdp_status fsdp__file_list_save(const fsdp__file_list *list, const fsdp__direct
 {
     return fsdp__json_save(folder, FSDP__LIST_NAME,
                            json_pack("{s:s, s:i, s:o}", "about",
-                                     "files that an export wrote, which the next one may replace", "version", VERSION,
-                                     "files", fsdp__file_list_json(list)));
+                                     "files that an export wrote, which the next one may replace", "version",
+                                     FSDP__JSON_VERSION, "files", fsdp__file_list_json(list)));
 }
 
 fsdp_status fsdp__file_list_load(fsdp__file_list *list, const fsdp__directory *folder, bool *out_found)
@@ -136,7 +130,7 @@ fsdp_status fsdp__file_list_load(fsdp__file_list *list, const fsdp__directory *f
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot list the files of '%s'", folder->path);
     if (!fsdp__directory_look(folder, FSDP__LIST_NAME, &info) || !S_ISREG(info.st_mode))
         return FSDP_OK;
-    FSDP_TRY(fsdp__json_load(folder, FSDP__LIST_NAME, LIMIT_BYTES, VERSION, &object));
+    FSDP_TRY(fsdp__json_load(folder, FSDP__LIST_NAME, &object));
     FSDP_TRY(fsdp__file_list_parse(list, path, json_object_get(object, "files")));
     *out_found = true;
     return FSDP_OK;

@@ -18,12 +18,6 @@
 #include "format/file_digest.h"
 #include "format/json.h"
 
-#define LIMIT_BYTES ((size_t)32 << 20)
-
-enum {
-    VERSION = 1
-};
-
 /* ---- the journal itself ---- */
 
 /* Returns whether there may be a journal. It reports nothing where the folder cannot be searched: its reader says that
@@ -66,8 +60,9 @@ fsdp_status fsdp__journal_check(const char *folder)
 static json_t *journal_json(const fsdp__journal *journal)
 {
     return json_pack("{s:s, s:i, s:o, s:o}", "about",
-                     "a save into this folder was interrupted; 'fsdp repair FOLDER' finishes it", "version", VERSION,
-                     "new", fsdp__file_list_json(&journal->fresh), "gone", fsdp__file_list_json(&journal->gone));
+                     "a save into this folder was interrupted; 'fsdp repair FOLDER' finishes it", "version",
+                     FSDP__JSON_VERSION, "new", fsdp__file_list_json(&journal->fresh), "gone",
+                     fsdp__file_list_json(&journal->gone));
 }
 
 fsdp_status fsdp__journal_write(const fsdp__journal *journal, const fsdp__directory *folder,
@@ -85,7 +80,7 @@ fsdp_status fsdp__journal_read(fsdp__journal *journal, const fsdp__directory *fo
 
     if (!path)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot replace the files of '%s'", folder->path);
-    FSDP_TRY(fsdp__json_load(folder, FSDP__JOURNAL_NAME, LIMIT_BYTES, VERSION, &object));
+    FSDP_TRY(fsdp__json_load(folder, FSDP__JOURNAL_NAME, &object));
     FSDP_TRY(fsdp__file_list_parse(&journal->fresh, path, json_object_get(object, "new")));
     return fsdp__file_list_parse(&journal->gone, path, json_object_get(object, "gone"));
 }

@@ -17,7 +17,8 @@
 enum {
     MAX_DEPTH = 900, /* Python's reader, which other programs use, ends at about a thousand */
     MAX_STRING_BYTES = 1 << 20,
-    MAX_UNITS = 4 << 20 /* a hundred thousand tensors in one file take 3.5 million */
+    LIMIT_BYTES = 32 << 20, /* of a file of our own */
+    MAX_UNITS = 4 << 20     /* a hundred thousand tensors in one file take 3.5 million */
 };
 
 /* Returns how much memory a value takes that begins with this character, in units of about 40 bytes: the most is 200
@@ -164,21 +165,21 @@ static fsdp_status check_owner(const fsdp__directory *in, const char *name, cons
         in->path, name, (unsigned)info->st_uid, (unsigned)geteuid());
 }
 
-static fsdp_status load(const char *path, int fd, size_t limit_bytes, int version, json_t **out)
+static fsdp_status load(const char *path, int fd, json_t **out)
 {
     json_auto_t *object = NULL;
     FSDP__FREED char *text = NULL;
     size_t bytes = 0;
 
-    FSDP_TRY(fsdp__file_read_all(fd, path, limit_bytes, &text, &bytes));
+    FSDP_TRY(fsdp__file_read_all(fd, path, LIMIT_BYTES, &text, &bytes));
     FSDP_TRY(fsdp__json_parse(path, text, bytes, &object));
-    if (json_integer_value(json_object_get(object, "version")) != version)
+    if (json_integer_value(json_object_get(object, "version")) != FSDP__JSON_VERSION)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot read '%s': it was written by another version of fsdp", path);
     *out = json_incref(object);
     return FSDP_OK;
 }
 
-fsdp_status fsdp__json_load(const fsdp__directory *in, const char *name, size_t limit_bytes, int version, json_t **out)
+fsdp_status fsdp__json_load(const fsdp__directory *in, const char *name, json_t **out)
 {
     FSDP__FREED char *path = fsdp__path_join(in->path, name);
     FSDP__CLOSED int fd = -1;
@@ -187,7 +188,7 @@ fsdp_status fsdp__json_load(const fsdp__directory *in, const char *name, size_t 
     FSDP__TRY_NEW(path);
     FSDP_TRY(fsdp__directory_open_file(in, name, &fd, &info));
     FSDP_TRY(check_owner(in, name, &info));
-    return load(path, fd, limit_bytes, version, out);
+    return load(path, fd, out);
 }
 
 fsdp_status fsdp__json_save(const fsdp__directory *in, const char *name, json_t *value)

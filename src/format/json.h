@@ -24,10 +24,13 @@ fsdp_status fsdp__json_parse_as_reals(const char *path, const void *text, size_t
  * (json_scan.h). Messages have no path. */
 fsdp_status fsdp__json_parse_row(const void *text, size_t bytes, json_t **out);
 
-/* Reads a file that fsdp wrote, of at most `limit_bytes`. Refuses another "version", and a file that another user may
+enum {
+    FSDP__JSON_VERSION = 1 /* the "version" of such files */
+};
+/* Reads a file that fsdp wrote. Refuses another "version", and a file that another user may
  * have put there (fsdp__directory_trusts), since what it says is done to the user's files. The caller json_decref's
  * `*out`. */
-fsdp_status fsdp__json_load(const fsdp__directory *in, const char *name, size_t limit_bytes, int version, json_t **out);
+fsdp_status fsdp__json_load(const fsdp__directory *in, const char *name, json_t **out);
 /* Writes a value as a file, whole or not at all. Takes the value over, also on failure; NULL: making it ran out of
  * memory. */
 fsdp_status fsdp__json_save(const fsdp__directory *in, const char *name, json_t *value);

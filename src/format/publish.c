@@ -379,7 +379,7 @@ static fsdp_status move_in(fsdp__publication *p)
 {
     FSDP_TRY(fsdp__directory_enter(&p->target.parent, p->target.name, &p->target.folder));
     FSDP_TRY(check_journal(&p->target.folder));
-    return fsdp__staging_move(&p->staging, &p->target.folder, FSDP__STAGING_NAME);
+    return fsdp__staging_move(&p->staging, &p->target.folder);
 }
 
 static fsdp_status leave_list(const fsdp__publication *p)

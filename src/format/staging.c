@@ -19,6 +19,7 @@
 #include "base/host.h"
 #include "base/limits.h"
 #include "base/probe.h"
+#include "format/journal.h"
 
 #define LOCK_NAME "held-by"
 
@@ -320,8 +321,9 @@ static fsdp_status rename_folder(const fsdp__staging *s, const fsdp__directory *
     return FSDP_FAIL(FSDP_STATE, "'%s/%s' is no longer the folder that this run has made", s->parent.path, s->name);
 }
 
-fsdp_status fsdp__staging_move(fsdp__staging *staging, const fsdp__directory *parent, const char *name)
+fsdp_status fsdp__staging_move(fsdp__staging *staging, const fsdp__directory *parent)
 {
+    const char *name = FSDP__STAGING_NAME;
     FSDP__FREED char *own = fsdp__strdup(name), *path = fsdp__path_join(parent->path, name);
     FSDP__SCOPED(fsdp__directory_close) fsdp__directory shared = {.path = NULL};
 

@@ -21,7 +21,7 @@ bool fsdp__staging_is_ours(const fsdp__directory *parent, const char *name);
 /* Opens <staging>/<name>, which another process of this user holds. */
 fsdp_status fsdp__staging_join(const char *path, fsdp__directory *out);
 /* Moves the folder, with all that is in it, to another name, which must be free. */
-fsdp_status fsdp__staging_move(fsdp__staging *staging, const fsdp__directory *parent, const char *name);
+fsdp_status fsdp__staging_move(fsdp__staging *staging, const fsdp__directory *parent);
 /* Removes all that is in it: files, and folders of files. */
 fsdp_status fsdp__staging_clear(const fsdp__staging *staging);
 /* Removes it and releases the lock; a folder that was never taken is left alone. */

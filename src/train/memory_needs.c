@@ -101,10 +101,10 @@ static needs needs_of(const fsdp_train_run *run, int ranks)
                    .copy_for = async ? "asynchronous checkpoints" : "the best weights"};
 }
 
-/* Computes the bytes that `ranks` have on their GPUs: everything that is not offloaded, and copies for writing. */
-static needs needs_of_gpu(const fsdp_train_run *run, int ranks)
+/* Computes the bytes that this rank has on its GPU: everything that is not offloaded, and copies for writing. */
+static needs needs_of_gpu(const fsdp_train_run *run)
 {
-    needs n = needs_of(run, ranks);
+    needs n = needs_of(run, 1);
 
     n.copy = 0;
     if (run->config->training.enable_cpu_offload)
@@ -175,7 +175,7 @@ static fsdp_status check_own(const fsdp_train_run *run, bool gpu)
 /* Checks what this rank has on its GPU against all the memory of the card. */
 static fsdp_status check_gpu(const fsdp_train_run *run, const fsdp__device_facts *facts)
 {
-    needs own = needs_of_gpu(run, 1);
+    needs own = needs_of_gpu(run);
     fsdp__memory_limit limit = {.bytes = facts->memory_bytes, .name = "the memory of its GPU"};
 
     return check(&own, "this rank needs", &limit, "take more ranks, each with a GPU");

@@ -95,14 +95,15 @@ char fsdp__process_state(int pid, int thread)
     return read_stat(path, &state, &ticks) ? state : '\0';
 }
 
-/* Gives a field of /proc/PID/stat, which are numbered from 1; those behind the name in parentheses only. */
-static bool read_field(const char *stat, int number, int *out)
+/* Gives how a process ended, if /proc/PID/stat says so: in its field 52, counted from 1; field 2 is in parentheses. */
+static void read_ending(const char *stat, int *status)
 {
     const char *at = strrchr(stat, ')');
 
-    for (int field = 2; field < number && at; field++)
+    for (int field = 2; field < 52 && at; field++)
         at = strchr(at + 1, ' ');
-    return at && sscanf(at, " %d", out) == 1;
+    if (at)
+        (void)sscanf(at, " %d", status);
 }
 
 /* Returns the process that traces this one; 0: none does. */
@@ -154,7 +155,7 @@ bool fsdp__process_is_kept(int pid, int *status, char who[FSDP__WHO_TRACES])
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     if (!proc_is_ours() || !read_text(path, text, sizeof text))
         return true;
-    (void)read_field(text, 52, status);
+    read_ending(text, status);
     say_tracer(pid, who);
     return true;
 }

@@ -166,7 +166,7 @@ static fsdp_status divide_anew(fsdp__param_group *group)
         return FSDP_OK;
     else
         FSDP_TRY(fsdp__buckets_rebuild(group));
-    return fsdp__note_renewal(group->residence.device, group->owner, FSDP_MEMORY_GRADIENT);
+    return fsdp__note_renewal(group->residence.device, group->owner);
 }
 
 fsdp_status fsdp__replica_check(const fsdp__module_state *state, bool recording)
