@@ -21,6 +21,16 @@ typedef struct fsdp__callable {
                         fsdp__jinja_value *out);
 } fsdp__callable;
 
+/* Begin such a function, and define one that only makes another call. */
+#define FSDP__CALLABLE(name)                                                                        \
+    static fsdp_status name(FSDP__UNUSED fsdp__render *r, FSDP__UNUSED const fsdp__jinja_value *of, \
+                            FSDP__UNUSED const fsdp__arguments *arguments, FSDP__UNUSED fsdp__jinja_value *out)
+#define FSDP__CALLABLE_IS(name, what) \
+    FSDP__CALLABLE(name)              \
+    {                                 \
+        return what;                  \
+    }
+
 struct fsdp__function {
     fsdp__callable callable;
 };

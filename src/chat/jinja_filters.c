@@ -55,7 +55,7 @@ static fsdp_status read_separators(fsdp__render *r, const fsdp__jinja_value *giv
     return FSDP_OK;
 }
 
-FSDP__FILTER(to_json)
+FSDP__CALLABLE(to_json)
 {
     fsdp__json_style style = {.item = {", ", 2}, .key = {": ", 2}};
     FSDP__BUILDER text = {0};
@@ -89,32 +89,13 @@ static fsdp_status by_method(fsdp__render *r, const char *method, const fsdp__ji
     return fsdp__jinja_method(r, (fsdp__jinja_string){method, strlen(method)}, &text, arguments, out);
 }
 
-FSDP__FILTER(trim)
-{
-    return by_method(r, "strip", of, arguments, out);
-}
+FSDP__CALLABLE_IS(trim, by_method(r, "strip", of, arguments, out))
+FSDP__CALLABLE_IS(upper, by_method(r, "upper", of, arguments, out))
+FSDP__CALLABLE_IS(lower, by_method(r, "lower", of, arguments, out))
+FSDP__CALLABLE_IS(capitalize, by_method(r, "capitalize", of, arguments, out))
+FSDP__CALLABLE_IS(replace, by_method(r, "replace", of, arguments, out))
 
-FSDP__FILTER(upper)
-{
-    return by_method(r, "upper", of, arguments, out);
-}
-
-FSDP__FILTER(lower)
-{
-    return by_method(r, "lower", of, arguments, out);
-}
-
-FSDP__FILTER(capitalize)
-{
-    return by_method(r, "capitalize", of, arguments, out);
-}
-
-FSDP__FILTER(replace)
-{
-    return by_method(r, "replace", of, arguments, out);
-}
-
-FSDP__FILTER(title)
+FSDP__CALLABLE(title)
 {
     fsdp__jinja_value text;
 
@@ -122,18 +103,15 @@ FSDP__FILTER(title)
     return fsdp__jinja_string_case(r, text.string, FSDP__CASE_TITLE_FILTER, out);
 }
 
-FSDP__FILTER(string)
-{
-    return as_string(r, of, out);
-}
+FSDP__CALLABLE_IS(string, as_string(r, of, out))
 
-FSDP__FILTER(same)
+FSDP__CALLABLE(same)
 {
     *out = *of;
     return FSDP_OK;
 }
 
-FSDP__FILTER(format)
+FSDP__CALLABLE(format)
 {
     const fsdp__jinja_list with = {(fsdp__jinja_value *)arguments->values, arguments->count};
     fsdp__jinja_value text;
@@ -152,7 +130,7 @@ static fsdp_status read_width(fsdp__render *r, const fsdp__jinja_value *width, f
     return spaces(r, width && fsdp__jinja_value_is_number(width) ? fsdp__jinja_value_integer(width) : 4, out);
 }
 
-FSDP__FILTER(indent)
+FSDP__CALLABLE(indent)
 {
     bool first = fsdp__argument_truth(arguments, 1, "first"), blank = fsdp__argument_truth(arguments, 2, "blank");
     fsdp__jinja_value text, lines, width;
@@ -191,7 +169,7 @@ static bool read_number(fsdp__jinja_string text, char out[64], double *real)
     return *end == 0 && !strpbrk(out, "xXnN");
 }
 
-FSDP__FILTER(integer)
+FSDP__CALLABLE(integer)
 {
     const fsdp__jinja_value *otherwise = fsdp__argument(arguments, 0, "default");
     char text[64], *end;
@@ -208,7 +186,7 @@ FSDP__FILTER(integer)
     return FSDP_OK;
 }
 
-FSDP__FILTER(real)
+FSDP__CALLABLE(real)
 {
     const fsdp__jinja_value *otherwise = fsdp__argument(arguments, 0, "default");
     char text[64];
@@ -222,7 +200,7 @@ FSDP__FILTER(real)
     return FSDP_OK;
 }
 
-FSDP__FILTER(absolute)
+FSDP__CALLABLE(absolute)
 {
     if (!fsdp__jinja_value_is_number(of))
         return FSDP__RENDER_FAIL(r, "bad operand type for abs(): '%s'", fsdp__jinja_value_type(of));
@@ -234,7 +212,7 @@ FSDP__FILTER(absolute)
 
 /* ---- any value ---- */
 
-FSDP__FILTER(otherwise)
+FSDP__CALLABLE(otherwise)
 {
     const fsdp__jinja_value *instead = fsdp__argument(arguments, 0, "default_value");
     bool falsy = fsdp__argument_truth(arguments, 1, "boolean");
@@ -246,7 +224,7 @@ FSDP__FILTER(otherwise)
     return FSDP_OK;
 }
 
-FSDP__FILTER(length)
+FSDP__CALLABLE(length)
 {
     int64_t count;
 
@@ -255,7 +233,7 @@ FSDP__FILTER(length)
     return FSDP_OK;
 }
 
-FSDP__FILTER(attribute)
+FSDP__CALLABLE(attribute)
 {
     fsdp__jinja_string name = {0};
 

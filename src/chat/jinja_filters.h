@@ -4,11 +4,6 @@
 
 #include "chat/jinja_call.h"
 
-/* Begins a filter. */
-#define FSDP__FILTER(name)                                                                          \
-    static fsdp_status name(FSDP__UNUSED fsdp__render *r, FSDP__UNUSED const fsdp__jinja_value *of, \
-                            FSDP__UNUSED const fsdp__arguments *arguments, FSDP__UNUSED fsdp__jinja_value *out)
-
 /* Returns a filter of lists, NULL if there is none of this name. */
 const fsdp__callable *fsdp__jinja_list_filter(fsdp__jinja_string name);
 

@@ -11,10 +11,6 @@ enum {
     MAX_RANGE = 100000 /* as in the sandbox */
 };
 
-#define FUNCTION(name)                                                                              \
-    static fsdp_status name(FSDP__UNUSED fsdp__render *r, FSDP__UNUSED const fsdp__jinja_value *of, \
-                            FSDP__UNUSED const fsdp__arguments *arguments, FSDP__UNUSED fsdp__jinja_value *out)
-
 /* Copies a string argument with a NUL behind it. */
 static fsdp_status text_argument(fsdp__render *r, const fsdp__arguments *arguments, const char *name, const char **out)
 {
@@ -31,7 +27,7 @@ static fsdp_status text_argument(fsdp__render *r, const fsdp__arguments *argumen
     return FSDP_OK;
 }
 
-FUNCTION(raise_exception)
+FSDP__CALLABLE(raise_exception)
 {
     const char *text;
 
@@ -39,7 +35,7 @@ FUNCTION(raise_exception)
     return FSDP__RENDER_FAIL(r, "the template says: %s", text);
 }
 
-FUNCTION(strftime_now)
+FSDP__CALLABLE(strftime_now)
 {
     time_t now = (time_t)r->now;
     struct tm parts;
@@ -73,19 +69,19 @@ static fsdp_status add_named(fsdp__render *r, const fsdp__arguments *arguments, 
     return FSDP_OK;
 }
 
-FUNCTION(make_namespace)
+FSDP__CALLABLE(make_namespace)
 {
     FSDP_TRY(fsdp__jinja_value_new_map(r, FSDP__JINJA_VALUE_NAMESPACE, out));
     return add_named(r, arguments, out->map);
 }
 
-FUNCTION(make_dict)
+FSDP__CALLABLE(make_dict)
 {
     FSDP_TRY(fsdp__jinja_value_new_map(r, FSDP__JINJA_VALUE_MAP, out));
     return add_named(r, arguments, out->map);
 }
 
-FUNCTION(range)
+FSDP__CALLABLE(range)
 {
     int64_t begin = 0, end = 0, step = 1, count;
 
@@ -125,24 +121,21 @@ static fsdp_status make_turn(fsdp__render *r, fsdp__jinja_kind kind, const fsdp_
     return FSDP_OK;
 }
 
-FUNCTION(joiner)
+FSDP__CALLABLE(joiner)
 {
     const fsdp__jinja_value comma = fsdp__jinja_value_of_text(", ", 2), *between = fsdp__argument(arguments, 0, "sep");
 
     return make_turn(r, FSDP__JINJA_VALUE_JOINER, between ? between : &comma, 1, out);
 }
 
-FUNCTION(cycler)
+FSDP__CALLABLE(cycler)
 {
     if (arguments->count == 0)
         return FSDP__RENDER_FAIL(r, "at least one item has to be provided");
     return make_turn(r, FSDP__JINJA_VALUE_CYCLER, arguments->values, arguments->count, out);
 }
 
-FUNCTION(lipsum)
-{
-    return FSDP__RENDER_FAIL(r, "lipsum is not known: it is random");
-}
+FSDP__CALLABLE_IS(lipsum, FSDP__RENDER_FAIL(r, "lipsum is not known: it is random"))
 
 static const struct fsdp__function functions[] = {{{"raise_exception", "message", raise_exception}},
                                                   {{"strftime_now", "format", strftime_now}},

@@ -105,7 +105,7 @@ static fsdp_status sort_list(fsdp__render *r, fsdp__jinja_list *list, fsdp__jinj
 
 /* ---- filters ---- */
 
-FSDP__FILTER(join)
+FSDP__CALLABLE(join)
 {
     fsdp__jinja_string between = {"", 0}, attribute = {0};
     fsdp__jinja_list items;
@@ -124,12 +124,9 @@ FSDP__FILTER(join)
     return fsdp__builder_value(r, &text, out);
 }
 
-FSDP__FILTER(list)
-{
-    return copy_items(r, of, out);
-}
+FSDP__CALLABLE_IS(list, copy_items(r, of, out))
 
-FSDP__FILTER(items)
+FSDP__CALLABLE(items)
 {
     if (of->kind == FSDP__JINJA_VALUE_UNDEFINED)
         return fsdp__jinja_value_new_list(r, FSDP__JINJA_VALUE_LIST, 0, out);
@@ -138,7 +135,7 @@ FSDP__FILTER(items)
     return fsdp__jinja_method(r, (fsdp__jinja_string){"items", 5}, of, arguments, out);
 }
 
-FSDP__FILTER(dict_sort)
+FSDP__CALLABLE(dict_sort)
 {
     fsdp__jinja_string by = {"key", 3};
     bool with_case = fsdp__argument_truth(arguments, 0, "case_sensitive");
@@ -151,7 +148,7 @@ FSDP__FILTER(dict_sort)
                      fsdp__argument_truth(arguments, 2, "reverse"));
 }
 
-FSDP__FILTER(sort)
+FSDP__CALLABLE(sort)
 {
     fsdp__jinja_string attribute = {0};
 
@@ -161,7 +158,7 @@ FSDP__FILTER(sort)
                      fsdp__argument_truth(arguments, 0, "reverse"));
 }
 
-FSDP__FILTER(unique)
+FSDP__CALLABLE(unique)
 {
     fsdp__jinja_string attribute = {0};
     fsdp__jinja_value keys, key;
@@ -186,7 +183,7 @@ FSDP__FILTER(unique)
     return FSDP_OK;
 }
 
-FSDP__FILTER(reverse)
+FSDP__CALLABLE(reverse)
 {
     const fsdp__jinja_value back = fsdp__jinja_value_of_integer(-1);
 
@@ -208,15 +205,8 @@ static fsdp_status item_of(fsdp__render *r, const fsdp__jinja_value *of, bool la
     return FSDP_OK;
 }
 
-FSDP__FILTER(first)
-{
-    return item_of(r, of, false, out);
-}
-
-FSDP__FILTER(last)
-{
-    return item_of(r, of, true, out);
-}
+FSDP__CALLABLE_IS(first, item_of(r, of, false, out))
+FSDP__CALLABLE_IS(last, item_of(r, of, true, out))
 
 /* Gets the smallest or the largest item. */
 static fsdp_status extreme(fsdp__render *r, const fsdp__jinja_value *of, const fsdp__arguments *arguments, bool largest,
@@ -231,17 +221,10 @@ static fsdp_status extreme(fsdp__render *r, const fsdp__jinja_value *of, const f
     return item_of(r, &list, false, out);
 }
 
-FSDP__FILTER(smallest)
-{
-    return extreme(r, of, arguments, false, out);
-}
+FSDP__CALLABLE_IS(smallest, extreme(r, of, arguments, false, out))
+FSDP__CALLABLE_IS(largest, extreme(r, of, arguments, true, out))
 
-FSDP__FILTER(largest)
-{
-    return extreme(r, of, arguments, true, out);
-}
-
-FSDP__FILTER(sum)
+FSDP__CALLABLE(sum)
 {
     fsdp__jinja_string attribute = {0};
     fsdp__jinja_list items;

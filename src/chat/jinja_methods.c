@@ -6,11 +6,6 @@
 #include "chat/jinja_strings.h"
 #include "chat/jinja_text.h"
 
-/* Lists what a method is called with. */
-#define METHOD(name)                                                                                \
-    static fsdp_status name(FSDP__UNUSED fsdp__render *r, FSDP__UNUSED const fsdp__jinja_value *of, \
-                            FSDP__UNUSED const fsdp__arguments *arguments, FSDP__UNUSED fsdp__jinja_value *out)
-
 /* ---- strings ---- */
 
 /* Gets an argument that may be left out or None. */
@@ -40,20 +35,9 @@ static fsdp_status strip(fsdp__render *r, const fsdp__jinja_value *of, const fsd
     return FSDP_OK;
 }
 
-METHOD(strip_both)
-{
-    return strip(r, of, arguments, FSDP__STRIP_BOTH, out);
-}
-
-METHOD(strip_left)
-{
-    return strip(r, of, arguments, FSDP__STRIP_LEFT, out);
-}
-
-METHOD(strip_right)
-{
-    return strip(r, of, arguments, FSDP__STRIP_RIGHT, out);
-}
+FSDP__CALLABLE_IS(strip_both, strip(r, of, arguments, FSDP__STRIP_BOTH, out))
+FSDP__CALLABLE_IS(strip_left, strip(r, of, arguments, FSDP__STRIP_LEFT, out))
+FSDP__CALLABLE_IS(strip_right, strip(r, of, arguments, FSDP__STRIP_RIGHT, out))
 
 /* Splits a string from the left, or from the right. */
 static fsdp_status split_at(fsdp__render *r, const fsdp__jinja_value *of, const fsdp__arguments *arguments, bool right,
@@ -68,20 +52,9 @@ static fsdp_status split_at(fsdp__render *r, const fsdp__jinja_value *of, const 
     return (right ? fsdp__jinja_string_split_right : fsdp__jinja_string_split)(r, of->string, separator, most, out);
 }
 
-METHOD(split)
-{
-    return split_at(r, of, arguments, false, out);
-}
-
-METHOD(split_right)
-{
-    return split_at(r, of, arguments, true, out);
-}
-
-METHOD(lines)
-{
-    return fsdp__jinja_string_lines(r, of->string, fsdp__argument_truth(arguments, 0, "keepends"), out);
-}
+FSDP__CALLABLE_IS(split, split_at(r, of, arguments, false, out))
+FSDP__CALLABLE_IS(split_right, split_at(r, of, arguments, true, out))
+FSDP__CALLABLE_IS(lines, fsdp__jinja_string_lines(r, of->string, fsdp__argument_truth(arguments, 0, "keepends"), out))
 
 /* Asks about one string, or each of a tuple. */
 static fsdp_status any_of(fsdp__render *r, const fsdp__jinja_value *of, const fsdp__arguments *arguments,
@@ -107,37 +80,14 @@ static fsdp_status any_of(fsdp__render *r, const fsdp__jinja_value *of, const fs
     return FSDP_OK;
 }
 
-METHOD(begins)
-{
-    return any_of(r, of, arguments, fsdp__jinja_string_begins, out);
-}
+FSDP__CALLABLE_IS(begins, any_of(r, of, arguments, fsdp__jinja_string_begins, out))
+FSDP__CALLABLE_IS(ends, any_of(r, of, arguments, fsdp__jinja_string_ends, out))
+FSDP__CALLABLE_IS(upper, fsdp__jinja_string_case(r, of->string, FSDP__CASE_UPPER, out))
+FSDP__CALLABLE_IS(lower, fsdp__jinja_string_case(r, of->string, FSDP__CASE_LOWER, out))
+FSDP__CALLABLE_IS(capitalize, fsdp__jinja_string_case(r, of->string, FSDP__CASE_CAPITALIZE, out))
+FSDP__CALLABLE_IS(title, fsdp__jinja_string_case(r, of->string, FSDP__CASE_TITLE, out))
 
-METHOD(ends)
-{
-    return any_of(r, of, arguments, fsdp__jinja_string_ends, out);
-}
-
-METHOD(upper)
-{
-    return fsdp__jinja_string_case(r, of->string, FSDP__CASE_UPPER, out);
-}
-
-METHOD(lower)
-{
-    return fsdp__jinja_string_case(r, of->string, FSDP__CASE_LOWER, out);
-}
-
-METHOD(capitalize)
-{
-    return fsdp__jinja_string_case(r, of->string, FSDP__CASE_CAPITALIZE, out);
-}
-
-METHOD(title)
-{
-    return fsdp__jinja_string_case(r, of->string, FSDP__CASE_TITLE, out);
-}
-
-METHOD(replace)
+FSDP__CALLABLE(replace)
 {
     fsdp__jinja_string old = {0}, by = {0};
     int64_t most = -1;
@@ -158,7 +108,7 @@ static fsdp_status needle(fsdp__render *r, const fsdp__arguments *arguments, fsd
     return fsdp__argument_string(r, arguments, 0, "sub", out);
 }
 
-METHOD(find)
+FSDP__CALLABLE(find)
 {
     fsdp__jinja_string part;
     size_t at;
@@ -170,7 +120,7 @@ METHOD(find)
     return FSDP_OK;
 }
 
-METHOD(count_of)
+FSDP__CALLABLE(count_of)
 {
     fsdp__jinja_string part;
     int64_t count = 0;
@@ -199,17 +149,10 @@ static fsdp_status without(fsdp__render *r, const fsdp__jinja_value *of, const f
     return FSDP_OK;
 }
 
-METHOD(without_prefix)
-{
-    return without(r, of, arguments, false, out);
-}
+FSDP__CALLABLE_IS(without_prefix, without(r, of, arguments, false, out))
+FSDP__CALLABLE_IS(without_suffix, without(r, of, arguments, true, out))
 
-METHOD(without_suffix)
-{
-    return without(r, of, arguments, true, out);
-}
-
-METHOD(is_digits)
+FSDP__CALLABLE(is_digits)
 {
     bool all = of->string.bytes > 0;
 
@@ -222,14 +165,14 @@ METHOD(is_digits)
     return FSDP_OK;
 }
 
-METHOD(is_space)
+FSDP__CALLABLE(is_space)
 {
     *out = fsdp__jinja_value_of_bool(of->string.bytes > 0 &&
                                      fsdp__jinja_string_strip(of->string, FSDP__STRIP_LEFT, NULL).bytes == 0);
     return FSDP_OK;
 }
 
-METHOD(join)
+FSDP__CALLABLE(join)
 {
     const fsdp__jinja_value *what = fsdp__argument(arguments, 0, "iterable");
     FSDP__BUILDER text = {0};
@@ -268,7 +211,7 @@ static const fsdp__jinja_value *place_of(const fsdp__arguments *arguments, fsdp_
     return index < arguments->count ? &arguments->values[index] : NULL;
 }
 
-METHOD(format)
+FSDP__CALLABLE(format)
 {
     FSDP__BUILDER text = {0};
     int64_t next = 0;
@@ -313,22 +256,11 @@ static fsdp_status list_entries(fsdp__render *r, const fsdp__jinja_map *map, boo
     return FSDP_OK;
 }
 
-METHOD(items)
-{
-    return list_entries(r, of->map, true, true, out);
-}
+FSDP__CALLABLE_IS(items, list_entries(r, of->map, true, true, out))
+FSDP__CALLABLE_IS(keys, list_entries(r, of->map, true, false, out))
+FSDP__CALLABLE_IS(values, list_entries(r, of->map, false, true, out))
 
-METHOD(keys)
-{
-    return list_entries(r, of->map, true, false, out);
-}
-
-METHOD(values)
-{
-    return list_entries(r, of->map, false, true, out);
-}
-
-METHOD(get)
+FSDP__CALLABLE(get)
 {
     const fsdp__jinja_value *key = fsdp__argument(arguments, 0, "key"),
                             *otherwise = fsdp__argument(arguments, 1, "default");
@@ -348,7 +280,7 @@ METHOD(get)
 
 /* ---- lists ---- */
 
-METHOD(index_of)
+FSDP__CALLABLE(index_of)
 {
     const fsdp__jinja_value *what = fsdp__argument(arguments, 0, "value");
 
@@ -364,7 +296,7 @@ METHOD(index_of)
     return FSDP__RENDER_FAIL(r, "index: the value is not in the list");
 }
 
-METHOD(count_items)
+FSDP__CALLABLE(count_items)
 {
     const fsdp__jinja_value *what = fsdp__argument(arguments, 0, "value");
     int64_t count = 0;
@@ -381,7 +313,7 @@ METHOD(count_items)
 
 /* ---- cyclers ---- */
 
-METHOD(next_turn)
+FSDP__CALLABLE(next_turn)
 {
     fsdp__jinja_turn *turn = of->turn;
 
@@ -390,7 +322,7 @@ METHOD(next_turn)
     return FSDP_OK;
 }
 
-METHOD(first_turn)
+FSDP__CALLABLE(first_turn)
 {
     of->turn->index = 0;
     *out = FSDP__NOTHING;
