@@ -51,9 +51,9 @@ typedef struct fsdp__recorded_runs {
 
 /* Adds the runs of a file, or of the metrics.jsonl in a folder, in the order in which they were started last. Lines of
  * runs that wrote at once are told apart by their ids (run_starts.h). An unfinished line, as a full disk or a run that
- * goes on leaves it, is passed over, and a damaged one, or the part of one before a whole line, is left out and told, if
- * the file has a run's header, or most of its lines are whole. Of a step that a resumed run takes again the later line
- * counts. */
+ * goes on leaves it, is passed over, and a damaged one, or the part of one before a whole line, is left out and told,
+ * if the file has a run's header, or most of its lines are whole. Of a step that a resumed run takes again the later
+ * line counts. */
 fsdp_status fsdp__recorded_runs_read(fsdp__recorded_runs *all, const char *path);
 /* Names the runs, when all have been read. */
 fsdp_status fsdp__recorded_runs_label(fsdp__recorded_runs *all);
