@@ -2,6 +2,7 @@
 #include "report/html.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/text.h"
 #include "draw/svg.h"
@@ -66,6 +67,18 @@ void fsdp__html_text(const char *text, FILE *out)
 void fsdp__html_chip(int64_t run, FILE *out)
 {
     fprintf(out, "<span class=\"chip c%d%s\"></span>", (int)(run % 8), run >= 8 ? " dash" : "");
+}
+
+void fsdp__html_columns(const char *columns, FILE *out)
+{
+    fputs("<table><tr>", out);
+    for (const char *at = columns, *end; at; at = *end ? end + 1 : NULL) {
+        bool number = *at == '#';
+
+        end = strchrnul(at, '|');
+        fprintf(out, "<th%s>%.*s</th>", number ? " class=\"number\"" : "", (int)(end - at - number), at + number);
+    }
+    fputs("</tr>\n", out);
 }
 
 void fsdp__html_cell(const char *class, const char *text, FILE *out)

@@ -11,6 +11,8 @@ void fsdp__html_head(FILE *out);
 void fsdp__html_text(const char *text, FILE *out);
 /* Shows the colour of a run. */
 void fsdp__html_chip(int64_t run, FILE *out);
+/* Begins a table of these columns, "run|#steps": those with "#" have numbers. */
+void fsdp__html_columns(const char *columns, FILE *out);
 /* Puts a cell of a table; NULL and NaN leave it empty. */
 void fsdp__html_cell(const char *class, const char *text, FILE *out);
 void fsdp__html_number(fsdp__unit unit, double value, FILE *out);

@@ -42,9 +42,8 @@ static void put_log(const fsdp__flight_log *log, FILE *out)
         fputs("; ", out);
         fsdp__html_text(log->end.ending, out);
     }
-    fputs("</summary>\n<div class=\"scroll\"><table><tr><th>state</th><th class=\"number\">issued</th>"
-          "<th class=\"number\">took</th><th>call</th></tr>\n",
-          out);
+    fputs("</summary>\n<div class=\"scroll\">", out);
+    fsdp__html_columns("state|#issued|#took|call", out);
     for (int64_t i = first; i < log->count; i++)
         put_call(log, &log->records[i], out);
     fputs("</table></div></details>\n", out);
@@ -85,9 +84,8 @@ void fsdp__html_plan(const fsdp__source *source, const fsdp__recorded_run *run, 
         fsdp__html_text(title, out);
         fputs("</span>", out);
     }
-    fputs("</h2>\n<div class=\"card scroll\"><table><tr><th></th><th class=\"number\">planned</th>"
-          "<th class=\"number\">measured</th><th class=\"number\">measured / planned</th></tr>\n",
-          out);
+    fputs("</h2>\n<div class=\"card scroll\">", out);
+    fsdp__html_columns("|#planned|#measured|#measured / planned", out);
     for (int i = 0; i < count; i++) {
         fputs("<tr>", out);
         fsdp__html_cell("", rows[i].what, out);

@@ -138,13 +138,10 @@ static void put_rank(const fsdp__traced_step *step, int r, FILE *out)
 
 static void put_ranks(const fsdp__traced_step *step, FILE *out)
 {
-    fputs(
-        "<div class=\"card scroll\"><table><tr><th>rank</th><th class=\"number\">the step</th>"
-        "<th class=\"number\">computes</th><th class=\"number\">waits: gathers</th><th class=\"number\">reductions</th>"
-        "<th class=\"number\">other calls</th><th class=\"number\">data</th><th class=\"number\">host</th>"
-        "<th class=\"number\">of its waits, until the last rank came</th><th class=\"number\">mostly rank</th>"
-        "<th class=\"number\">the others waited for it, in all</th></tr>\n",
-        out);
+    fputs("<div class=\"card scroll\">", out);
+    fsdp__html_columns("rank|#the step|#computes|#waits: gathers|#reductions|#other calls|#data|#host|#of its waits, "
+                       "until the last rank came|#mostly rank|#the others waited for it, in all",
+                       out);
     for (int r = 0; r < step->trace.rank_count; r++)
         if (is_shown(step, r))
             put_rank(step, r, out);
@@ -159,11 +156,8 @@ static void put_waits(const fsdp__traced_step *step, FILE *out)
 
     if (step->wait_count == 0)
         return;
-    fputs("<div class=\"card scroll\"><h3>What is waited for longest, on the average of the ranks</h3><table><tr>"
-          "<th>call</th><th>group</th><th class=\"number\">waited</th><th class=\"number\">of it until the last rank "
-          "came</th>"
-          "<th class=\"number\">of it while it moved bytes</th></tr>\n",
-          out);
+    fputs("<div class=\"card scroll\"><h3>What is waited for longest, on the average of the ranks</h3>", out);
+    fsdp__html_columns("call|group|#waited|#of it until the last rank came|#of it while it moved bytes", out);
     for (int i = 0; i < step->wait_count && i < MOST_WAITS; i++) {
         const fsdp__step_wait *w = &step->waits[i];
 
@@ -186,10 +180,8 @@ static void put_kernels(const fsdp__traced_step *step, FILE *out)
 
     if (step->kernel_count == 0)
         return;
-    fputs("<div class=\"card scroll\"><h3>Kernels that take most time, on the average of the ranks</h3><table><tr>"
-          "<th>kernel</th><th class=\"number\">calls</th><th class=\"number\">time</th>"
-          "<th class=\"number\">of the step</th><th class=\"number\">GFLOP/s</th></tr>\n",
-          out);
+    fputs("<div class=\"card scroll\"><h3>Kernels that take most time, on the average of the ranks</h3>", out);
+    fsdp__html_columns("kernel|#calls|#time|#of the step|#GFLOP/s", out);
     for (int i = 0; i < step->kernel_count && i < MOST_KERNELS; i++) {
         const fsdp__step_kernel *k = &step->kernels[i];
 
@@ -220,11 +212,8 @@ static void put_gaps(const fsdp__traced_step *step, FILE *out)
 {
     if (step->kernel_count == 0)
         return;
-    fputs("<div class=\"card scroll\"><h3>Gaps between kernels, in which nothing is computed</h3><table><tr>"
-          "<th>rank</th><th class=\"number\">gaps</th><th class=\"number\">in all</th>"
-          "<th class=\"number\">of the step</th><th class=\"number\">the longest</th><th>after</th><th>before</th>"
-          "</tr>\n",
-          out);
+    fputs("<div class=\"card scroll\"><h3>Gaps between kernels, in which nothing is computed</h3>", out);
+    fsdp__html_columns("rank|#gaps|#in all|#of the step|#the longest|after|before", out);
     for (int r = 0; r < step->trace.rank_count; r++)
         if (is_shown(step, r))
             put_gap(&step->ranks[r], r, out);
@@ -304,10 +293,8 @@ static void put_memory(const fsdp__traced_step *step, const char *title, FILE *o
 
 static void put_traffic(const fsdp__traced_step *step, FILE *out)
 {
-    fputs("<div class=\"card scroll\"><table><tr><th>group</th><th class=\"number\">ranks</th><th>call</th>"
-          "<th class=\"number\">calls of a rank</th><th class=\"number\">bytes of a rank</th>"
-          "<th class=\"number\">sent to others</th></tr>\n",
-          out);
+    fputs("<div class=\"card scroll\">", out);
+    fsdp__html_columns("group|#ranks|call|#calls of a rank|#bytes of a rank|#sent to others", out);
     for (int64_t i = 0; i < step->traffic_count && i < MOST_TRAFFIC; i++) {
         const fsdp__step_traffic *t = &step->traffic[i];
 

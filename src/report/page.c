@@ -69,13 +69,10 @@ static void put_run(const fsdp__recorded_run *run, int64_t number, FILE *out)
 
 static void put_runs(const fsdp__recorded_runs *runs, FILE *out)
 {
-    fputs("<div class=\"card scroll\"><table><tr><th>run</th><th>model</th><th class=\"number\">parameters</th>"
-          "<th class=\"number\">ranks</th><th class=\"number\">steps</th><th class=\"number\">last loss</th>"
-          "<th class=\"number\">best validation</th><th class=\"number\">tokens/s</th><th class=\"number\">a usual "
-          "step (median)</th>"
-          "<th class=\"number\">peak memory</th><th class=\"number\">all steps</th><th>started</th>"
-          "<th>device</th></tr>\n",
-          out);
+    fputs("<div class=\"card scroll\">", out);
+    fsdp__html_columns("run|model|#parameters|#ranks|#steps|#last loss|#best validation|#tokens/s|#a usual step "
+                       "(median)|#peak memory|#all steps|started|device",
+                       out);
     for (int64_t i = 0; i < runs->count; i++)
         put_run(&runs->runs[i], i, out);
     fputs("</table></div>\n", out);
