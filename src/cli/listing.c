@@ -5,11 +5,11 @@
 
 const char *fsdp__listed_shape(const int64_t *shape, int ndim, char text[FSDP__LISTED_SHAPE])
 {
-    char *at = text + sprintf(text, "[");
+    int used = 0;
 
     for (int d = 0; d < ndim; d++)
-        at += sprintf(at, "%s%lld", d ? ", " : "", (long long)shape[d]);
-    sprintf(at, "]");
+        used += snprintf(text + used, FSDP__LISTED_SHAPE - (size_t)used, "%s%lld", d ? ", " : "[", (long long)shape[d]);
+    snprintf(text + used, FSDP__LISTED_SHAPE - (size_t)used, used ? "]" : "[]");
     return text;
 }
 
