@@ -381,6 +381,53 @@ TEST_WITH(a_rank_frees_the_memory_behind_what_it_reads, rank_peer_one_gpu, rank_
     test_run_ranks(2, frees_what_it_reads, &open);
 }
 
+/* Rank 2 comes late to a call of ranks 1 and 2, since it waits until the others have closed the region of all. */
+static void closes_before_another_call(fsdp_context *context, void *arg)
+{
+    atomic_int *closed = arg;
+    int pair[] = {1, 2};
+    fsdp_process_group *others = NULL;
+    common c;
+
+    CHECK_OK(common_open(context, &c));
+    CHECK_OK(fsdp_process_group_create(context, pair, 2, "others", &others));
+    if (others)
+        CHECK_OK(fsdp_process_group_set_carrier(others, FSDP_CARRIER_PEER));
+    for (int round = 0; round < 2; round++) { /* the first call of a group finds its carrier */
+        CHECK_OK(write_and_gather(&c, 1));
+        CHECK_OK(read_all(&c));
+        CHECK_OK(check_read(&c, 1));
+        if (others && round == 0)
+            CHECK_OK(fsdp_all_reduce(others, c.copy, c.copy, NUMEL, FSDP_F32, FSDP_SUM, c.g.stream));
+    }
+    if (c.g.rank == 1)
+        CHECK_OK(fsdp_all_reduce(others, c.copy, c.copy, NUMEL, FSDP_F32, FSDP_SUM, c.g.stream));
+    while (c.g.rank == 2 && atomic_load(closed) < 2)
+        nap();
+    fsdp_process_group_free_memory(c.g.peer, FSDP_MEMORY_SHARED, c.region, NUMEL * sizeof(float));
+    c.region = NULL;
+    atomic_fetch_add(closed, 1);
+    if (c.g.rank == 2)
+        CHECK_OK(fsdp_all_reduce(others, c.copy, c.copy, NUMEL, FSDP_F32, FSDP_SUM, c.g.stream));
+    CHECK_OK(fsdp_stream_synchronize(c.g.stream));
+    if (c.g.rank > 0) {
+        float value = 0;
+
+        CHECK_OK(fsdp__copy_to_host(c.g.stream, &value, c.copy, sizeof value));
+        CHECK_OK(fsdp_stream_synchronize(c.g.stream));
+        CHECK(value == 200);
+    }
+    fsdp_process_group_free(others);
+    common_close(&c);
+}
+
+TEST_WITH(a_region_is_closed_while_a_call_of_another_group_waits, rank_peer_one_gpu, rank_peer_any_gpus)
+{
+    atomic_int closed = 0;
+
+    test_run_ranks(3, closes_before_another_call, &closed);
+}
+
 static void without_waiting(fsdp_context *context, void *arg)
 {
     common c;
