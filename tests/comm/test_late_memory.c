@@ -115,7 +115,8 @@ static void come_late(const rank_gpu *g, late *l, float *on_device)
 
 /* Makes a call to which rank 0 is late, and one of the others alone behind it, on a stream of its own. They wait in the
  * streams' threads if something is queued before them. Returns whether the first one fails in the end. */
-static bool come_first(const rank_gpu *g, late *l, float *on_device, fsdp_process_group *pair, fsdp_stream *second)
+static bool come_first(const rank_gpu *g, late *l, float *on_device, fsdp_process_group *const *pairs,
+                       fsdp_stream *second)
 {
     atomic_int issued = 0, *gate = &issued;
 
@@ -124,7 +125,7 @@ static bool come_first(const rank_gpu *g, late *l, float *on_device, fsdp_proces
         CHECK_OK(fsdp__stream_enqueue(second, pass, &gate, sizeof gate));
     }
     gather(g, on_device);
-    reduce(pair, on_device, second);
+    reduce(pairs[0], on_device, second);
     follow(fsdp_device_stream(g->device), g->stream);
     follow(fsdp_device_stream(g->device), second);
     atomic_store(&issued, 1);
@@ -132,6 +133,7 @@ static bool come_first(const rank_gpu *g, late *l, float *on_device, fsdp_proces
         CHECK_PTR(fsdp_stream_native(fsdp_device_stream(g->device))); /* now the device waits */
     for (unsigned int n = 0; n < STEPS; n++)
         take_step(g->device, n, 0);
+    reduce(pairs[1], on_device, second); /* its first call, for which it gets memory */
     atomic_fetch_add(&l->stepped, 1);
     (void)fsdp_stream_synchronize(second); /* `issued` is read there */
     return fsdp_stream_synchronize(g->stream) != FSDP_OK;
@@ -152,7 +154,7 @@ static void run_rank(fsdp_context *context, void *arg)
     late *l = arg;
     rank_gpu g = rank_gpu_open(context);
     int others[] = {1, 2};
-    fsdp_process_group *pair = NULL;
+    fsdp_process_group *pairs[] = {NULL, NULL};
     float host[(WORLD + 2) * COUNT];
     fsdp_stream *second = NULL;
     float *on_device;
@@ -162,21 +164,23 @@ static void run_rank(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_context_set_carrier(context, l->carrier));
     CHECK_OK(fsdp_stream_create(g.device, FSDP_STREAM_WORKER, &second));
     on_device = rank_gpu_new(&g, host, sizeof host);
-    CHECK_OK(fsdp_process_group_create(context, others, WORLD - 1, "others", &pair));
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(fsdp_process_group_create(context, others, WORLD - 1, "others", &pairs[i]));
     gather(&g, on_device);
-    if (pair)
-        reduce(pair, on_device, g.stream);
+    if (pairs[0])
+        reduce(pairs[0], on_device, g.stream);
     CHECK_OK(fsdp_stream_synchronize(g.stream));
     for (int n = 0; n < l->warm; n++)
         take_step(g.device, 7, n == 0 ? 100 * MIB : 0);
     if (g.rank == 0)
         come_late(&g, l, on_device);
     else
-        CHECK_EQ(come_first(&g, l, on_device, pair, second), l->gives_up);
+        CHECK_EQ(come_first(&g, l, on_device, pairs, second), l->gives_up);
     if (!l->gives_up)
         check_gathered(&g, on_device);
     (void)fsdp_stream_synchronize(fsdp_device_stream(g.device)); /* which fails where the other has */
-    fsdp_process_group_free(pair);
+    for (int i = 0; i < 2; i++)
+        fsdp_process_group_free(pairs[i]);
     fsdp_stream_free(second);
     rank_gpu_free(&g, on_device, sizeof host);
     rank_gpu_close(&g);

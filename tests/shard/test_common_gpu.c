@@ -224,6 +224,35 @@ TEST_WITH(ranks_with_gpus_of_their_own_exchange_beside_the_computing, open_two, 
                 compare_apart(world, &doors[i]);
 }
 
+/* ---- what is summoned over NCCL ---- */
+
+static void convert_summoned(fsdp_context *context, void *arg)
+{
+    fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
+    fsdp_parameters parameters;
+
+    (void)arg;
+    CHECK_OK(fsdp_context_set_carrier(context, FSDP_CARRIER_NCCL));
+    net_shard(module, NULL);
+    CHECK_OK(fsdp_module_materialize(module, test_device(context)));
+    CHECK_OK(fsdp_module_initialize(module, 1));
+    net_train(module, 1);
+    CHECK_OK(fsdp_module_summon_full_params(module, NULL));
+    CHECK_STATUS(fsdp_module_to(module, FSDP_BF16), FSDP_STATE);
+    CHECK_OK(fsdp_module_end_summon(module));
+    CHECK_OK(fsdp_module_parameters(module, &parameters));
+    for (int64_t i = 0; i < parameters.count; i++)
+        CHECK_EQ(fsdp_tensor_dtype(parameters.items[i].tensor), FSDP_F32);
+    fsdp_parameters_release(&parameters);
+    net_train(module, 1);
+    fsdp_module_unref(module);
+}
+
+TEST_WITH(what_is_summoned_over_nccl_keeps_its_dtype, open_two, close_fake)
+{
+    test_run_ranks(2, convert_summoned, NULL);
+}
+
 /* ---- stamps of waits ---- */
 
 /* Changes dtypes between questions how long was waited, each of which reads the stamps of the steps before. */

@@ -103,6 +103,39 @@ TEST(a_graph_that_is_kept_can_be_walked_twice)
         in_every_way_with(walk_twice, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, arg);
 }
 
+/* The first walk leaves its gradients unreduced, and ranks are late for the second. */
+static void walk_twice_and_reduce_once(fsdp_context *context, way_run *run)
+{
+    fsdp_module *module = arg_net(context, run);
+    fsdp_optimizer *optimizer = ways_optimizer(module);
+
+    net_without_norm(module);
+    for (int step = 0; step < 2; step++) {
+        fsdp_tensor *loss;
+
+        CHECK_OK(fsdp_scope_begin(context));
+        loss = ways_loss(run, module, step);
+        if (run->way)
+            CHECK_OK(fsdp_module_set_requires_gradient_sync(module, false, true));
+        CHECK_OK(fsdp_backward_from(&loss, NULL, 1, true));
+        dawdle(context, run);
+        if (run->way)
+            CHECK_OK(fsdp_module_set_requires_gradient_sync(module, true, true));
+        CHECK_OK(fsdp_backward_from(&loss, NULL, 1, false));
+        fsdp_scope_end(context, NULL);
+        ways_step(optimizer);
+        note_weights(run, module);
+    }
+    fsdp_optimizer_free(optimizer);
+    fsdp_module_unref(module);
+}
+
+TEST(a_graph_that_is_kept_is_walked_without_reducing_and_again)
+{
+    for (int arg = 1; arg < (test_long() ? 4 : 2); arg++)
+        in_every_way_with(walk_twice_and_reduce_once, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, arg);
+}
+
 /* The forward's reserved gradient outlives a backward of another graph, and is dropped or used then. */
 static void reserve_and_reduce(fsdp_context *context, way_run *run)
 {

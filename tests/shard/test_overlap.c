@@ -3,6 +3,8 @@
  *
  * The device's own stream has a thread, or is a GPU's. In the forward of one block it stands at a gate, which only
  * opens once the gather of a later block is done: a gather that waited for the device's stream would never be. */
+#include <unistd.h>
+
 #include "base/probe.h"
 #include "device/device.h"
 #include "shard/gate.h"
@@ -237,6 +239,89 @@ TEST(a_gather_inside_a_machine_does_not_wait_for_a_reduction_over_the_network)
 
     for (size_t i = 0; i < FSDP__COUNT_OF(options); i++)
         test_run_machines(2, 2, false, check_reduction, &options[i]);
+}
+
+/* ---- a step that fails while a rank is late ---- */
+
+typedef struct failing {
+    fsdp_shard_options options;
+    enum {
+        FREED,   /* right after the step has failed */
+        GOES_ON, /* with another step */
+        REMOVED  /* the hook that would fail, before it is called */
+    } then;
+} failing;
+
+typedef struct fails {
+    fsdp_module *block; /* whose hook fails, unless it is removed */
+    bool late, removes;
+    int calls;
+} fails;
+
+static fsdp_status linger(fsdp_stream *stream, const void *argument)
+{
+    (void)stream, (void)argument;
+    (void)usleep(20000);
+    return FSDP_OK;
+}
+
+static fsdp_status be_late(void *arg, fsdp_tensor *gradients, fsdp_stream *stream)
+{
+    const fails *f = arg;
+
+    (void)gradients;
+    if (f->removes)
+        CHECK_OK(fsdp_module_set_all_reduce_hook(f->block, NULL, NULL));
+    return f->late ? fsdp__stream_enqueue(stream, linger, NULL, 0) : FSDP_OK;
+}
+
+static fsdp_status refuse_sum(void *arg, fsdp_tensor *gradients, fsdp_stream *stream)
+{
+    (void)gradients, (void)stream;
+    ((fails *)arg)->calls++;
+    return FSDP_FAIL(FSDP_IO, "no sum today");
+}
+
+/* The reductions' stream of rank 0 is late when a later hook fails on all ranks. */
+static void fail_late(fsdp_context *context, void *arg)
+{
+    const failing *how = arg;
+    fsdp_shard_options options = how->options;
+    fsdp_module *module, *last;
+    fails f = {.late = fsdp_context_rank(context) == 0, .removes = how->then == REMOVED};
+
+    test_run_behind(test_device(context));
+    options.mesh = net_hybrid_mesh(context, 2);
+    module = create(context, &options);
+    last = net_block_at(module, BLOCKS - 1);
+    f.block = net_block_at(module, 1);
+    CHECK_OK(fsdp_module_set_all_reduce_hook(last, be_late, &f));
+    CHECK_OK(fsdp_module_set_all_reduce_hook(f.block, refuse_sum, &f));
+    if (how->then == REMOVED)
+        CHECK_OK(net_try(module));
+    else
+        CHECK_ERROR(net_try(module), FSDP_IO, "no sum today");
+    CHECK_EQ(f.calls, how->then != REMOVED);
+    if (how->then == GOES_ON) {
+        CHECK_OK(fsdp_module_set_all_reduce_hook(f.block, NULL, NULL));
+        CHECK_OK(fsdp_module_set_all_reduce_hook(last, NULL, NULL));
+        CHECK_OK(fsdp_module_reset_iteration(module));
+    }
+    if (how->then != FREED) {
+        fsdp_module_zero_grad(module);
+        net_train(module, 1);
+    }
+    fsdp_module_unref(module);
+    fsdp_mesh_unref(options.mesh);
+}
+
+TEST(a_step_fails_while_a_reduction_over_the_network_is_late)
+{
+    for (int way = 0; way < (test_long() ? 6 : 3); way++) {
+        failing how = {.options = {.overlap = FSDP_OVERLAP_AUTO, .no_shared_memory = way % 2}, .then = way % 3};
+
+        test_run_machines(2, 2, false, fail_late, &how);
+    }
 }
 
 /* ---- what that costs ---- */
