@@ -275,6 +275,7 @@ float cut_net_backward(fsdp_module *module, int batch, int batches, int step, in
 {
     int rows = CUT_ROWS / batches / micros;
 
+    CHECK_EQ(rows * batches * micros, CUT_ROWS);
     return net_backward_of(module, CUT_OUT, step, (micro * batches + batch) * rows, rows, micros);
 }
 

@@ -92,6 +92,8 @@ static void train_step(fsdp_module *module, const way *w, const cut_meshes *mesh
 {
     int micros = w->micros > 0 ? w->micros : 1;
 
+    if (CUT_ROWS % (meshes->batches * micros) != 0) /* the rows of one rank must be those of all */
+        micros = 2;
     for (int m = 0; m < micros; m++) {
         bool last = m == micros - 1;
 
