@@ -5,11 +5,11 @@
 
 const char *fsdp__listed_shape(const int64_t *shape, int ndim, char text[FSDP__LISTED_SHAPE])
 {
-    int used = 0;
+    size_t used = 0;
 
     for (int d = 0; d < ndim; d++)
-        used += snprintf(text + used, FSDP__LISTED_SHAPE - (size_t)used, "%s%lld", d ? ", " : "[", (long long)shape[d]);
-    snprintf(text + used, FSDP__LISTED_SHAPE - (size_t)used, used ? "]" : "[]");
+        used += (size_t)snprintf(text + used, FSDP__LISTED_SHAPE - used, "%s%lld", d ? ", " : "[", (long long)shape[d]);
+    snprintf(text + used, FSDP__LISTED_SHAPE - used, used ? "]" : "[]");
     return text;
 }
 

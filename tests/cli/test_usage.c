@@ -195,6 +195,17 @@ FIXTURE_TEST(a_config_that_plans_its_schedule_is_told_about)
          "--parallelism.schedule=plan", "--parallelism.schedule_prices=cuda:H100");
 }
 
+FIXTURE_TEST(a_dash_is_no_file)
+{
+    const fixture *f = *state;
+
+    SAYS(1, "--svg: '-' is standard output, where the command itself prints: name a file", "explain", "llama-1m",
+         "--svg=-");
+    SAYS(2, "explain: '-' is standard input, which is not read here: name a file ('./-')", "explain", "-");
+    SAYS(2, "tokenize: --output: '-' is standard output", "tokenize", "text", "--tokenizer=folder", "-o", "-");
+    SAYS(2, "convert: --output: '-' is standard output", "convert", "folder", "-o", "-");
+}
+
 FIXTURE_TEST(explain_tells_and_refuses)
 {
     fixture *f = *state;
@@ -215,6 +226,8 @@ FIXTURE_TEST(explain_tells_and_refuses)
     SAYS(0, "What would be better; ", "explain", "llama-1m");
     SAYS(0, "a step ", "explain", "llama-1m", "-n4", "--machines=2", "--device=cuda:H100", "--network=1");
     SAYS(1, "did you mean 'H100'?", "explain", "llama-1m", "--device=cuda:H1OO");
+    SAYS(1, "--svg: '/dev/stdout' is standard output, where the command itself prints: name a file", "explain",
+         "llama-1m", "--svg=/dev/stdout");
     toml = test_path(f->directory, "config.toml");
     test_write_file(toml, "[model]\n", 8);
     SAYS(1, "this is TOML, but a config is YAML", "explain", toml);
@@ -244,19 +257,6 @@ FIXTURE_TEST(explain_tells_and_refuses)
     SAYS(1, "training.seq_len 9999999 is more than the", "explain", "llama-1m", "--seq-len=9999999");
     SAYS(1, "--svg: cannot write '/nonexistent/x.svg'", "explain", "llama-1m", "--svg=/nonexistent/x.svg");
     SAYS(1, "is a file of the config, which the run reads", "explain", f->config, "--svg", f->config);
-}
-
-FIXTURE_TEST(standard_input_and_output_are_no_files)
-{
-    fixture *f = *state;
-
-    SAYS(1, "--svg: '/dev/stdout' is standard output, where the command itself prints: name a file", "explain",
-         "llama-1m", "--svg=/dev/stdout");
-    SAYS(1, "--svg: '-' is standard output, where the command itself prints: name a file", "explain", "llama-1m",
-         "--svg=-");
-    SAYS(2, "explain: '-' is standard input, which is not read here: name a file ('./-')", "explain", "-");
-    SAYS(2, "tokenize: --output: '-' is standard output", "tokenize", "text", "--tokenizer=folder", "-o", "-");
-    SAYS(2, "convert: --output: '-' is standard output", "convert", "folder", "-o", "-");
 }
 
 FIXTURE_TEST(a_picture_replaces_only_a_picture)
