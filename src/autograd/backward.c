@@ -231,7 +231,7 @@ fsdp_status fsdp__node_remake(fsdp__node *node)
     fsdp_status status = FSDP_OK;
 
     for (int i = 0; i < node->saved_count && status == FSDP_OK; i++) {
-        fsdp__mark *mark = &node->marks[i];
+        fsdp__saved_mark *mark = &node->marks[i];
         fsdp__node *maker = mark->remade ? node->inputs[mark->input].node : NULL;
 
         if (!maker)

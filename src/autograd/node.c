@@ -18,7 +18,7 @@ fsdp__node *fsdp__node_create(int input_count, int output_count, int saved_count
     size_t grads_at = outputs_at + aligned((size_t)output_count * sizeof(fsdp__output));
     size_t saved_at = grads_at + aligned((size_t)output_count * sizeof(fsdp_tensor *));
     size_t marks_at = saved_at + aligned((size_t)saved_count * sizeof(fsdp_tensor *));
-    size_t state_at = marks_at + aligned((size_t)saved_count * sizeof(fsdp__mark));
+    size_t state_at = marks_at + aligned((size_t)saved_count * sizeof(fsdp__saved_mark));
     char *memory = fsdp__calloc(1, state_at + aligned(state_bytes));
     fsdp__node *node = (fsdp__node *)(void *)memory;
 
@@ -32,7 +32,7 @@ fsdp__node *fsdp__node_create(int input_count, int output_count, int saved_count
     node->outputs = (fsdp__output *)(void *)(memory + outputs_at);
     node->grads = (fsdp_tensor **)(void *)(memory + grads_at);
     node->saved = (fsdp_tensor **)(void *)(memory + saved_at);
-    node->marks = (fsdp__mark *)(void *)(memory + marks_at);
+    node->marks = (fsdp__saved_mark *)(void *)(memory + marks_at);
     node->state = memory + state_at;
     return node;
 }
@@ -134,7 +134,7 @@ static int number_of(const fsdp__node *node, int input)
 /* Describes a saved tensor: "input 1 (2, 3), parameter 'head.weight',". */
 static void describe(const fsdp__node *node, int i, const fsdp_tensor *now, char *text, size_t bytes)
 {
-    const fsdp__mark *mark = &node->marks[i];
+    const fsdp__saved_mark *mark = &node->marks[i];
     const fsdp__autograd *autograd = fsdp__autograd_get(node->context);
     char shape[FSDP__SHAPE_TEXT], name[256];
     bool named = autograd->namer && autograd->namer(node->context, now->storage, name, sizeof name);

@@ -69,13 +69,13 @@ typedef struct fsdp__edge {
 } fsdp__edge;
 
 /* Holds what a node knows of a tensor that it saved. */
-typedef struct fsdp__mark {
+typedef struct fsdp__saved_mark {
     uint64_t version; /* of the bytes that the backward needs */
     uint64_t origin;  /* of those bytes, in a recomputed function: [Note: origins] in tensor/tensor.h */
     int input;        /* the input that it is, or lies in; -1: none */
     int output;       /* or the output; -1: none */
     bool remade;      /* it is not kept: the input's node makes it again when the backward needs it */
-} fsdp__mark;
+} fsdp__saved_mark;
 
 typedef struct fsdp__output {
     fsdp__grad_state *state; /* weak; NULL when the tensor has been freed */
@@ -92,9 +92,9 @@ struct fsdp__node {
     int input_count, output_count, saved_count;
     fsdp__edge *inputs;
     fsdp__output *outputs;
-    fsdp_tensor **grads; /* of the outputs, as they arrive */
-    fsdp_tensor **saved; /* owned aliases */
-    fsdp__mark *marks;   /* one for each saved alias */
+    fsdp_tensor **grads;     /* of the outputs, as they arrive */
+    fsdp_tensor **saved;     /* owned aliases */
+    fsdp__saved_mark *marks; /* one for each saved alias */
     void *state;
     bool state_owned;                   /* free_state still has to run */
     bool released;                      /* it has run: nothing is saved any more */

@@ -66,10 +66,11 @@ static fsdp_status save(fsdp__node *node, int i, fsdp_tensor *const *inputs, fsd
 {
     const fsdp_tensor *saved = all_saved[i];
 
-    node->marks[i] = (fsdp__mark){.version = saved->storage->version,
-                                  .origin = fsdp__origin_of((fsdp_tensor *[]){(fsdp_tensor *)(uintptr_t)saved}, 1),
-                                  .input = place_of(saved, inputs, node->input_count),
-                                  .output = place_of(saved, outputs, node->output_count)};
+    node->marks[i] =
+        (fsdp__saved_mark){.version = saved->storage->version,
+                           .origin = fsdp__origin_of((fsdp_tensor *[]){(fsdp_tensor *)(uintptr_t)saved}, 1),
+                           .input = place_of(saved, inputs, node->input_count),
+                           .output = place_of(saved, outputs, node->output_count)};
     node->marks[i].remade = is_remade(node, node->marks[i].input, i, inputs, all_saved);
     if (node->marks[i].remade)
         return FSDP_OK;

@@ -13,7 +13,7 @@ const char *fsdp__listed_shape(const int64_t *shape, int ndim, char text[FSDP__L
     return text;
 }
 
-const char *fsdp__listed_file(const char *path)
+const char *fsdp__shown_file(const char *path)
 {
     const char *slash = strrchr(path, '/');
 

@@ -15,7 +15,7 @@ const char *fsdp__listed_shape(const int64_t *shape, int ndim, char text[FSDP__L
 /* Does it in room that lasts until the end of the block that it stands in. */
 #define FSDP__SHAPE(shape, ndim) fsdp__listed_shape((shape), (ndim), (char[FSDP__LISTED_SHAPE]){0})
 /* Returns the name of a file without its folder. */
-const char *fsdp__listed_file(const char *path);
+const char *fsdp__shown_file(const char *path);
 
 /* ---- weights_listing.c: `config` is a model's, `adapter` that of peft's folder, or NULL ---- */
 

@@ -73,7 +73,7 @@ void fsdp__list_weights(const char *path, const fsdp_model_config *config, const
         bytes += (int64_t)e->bytes;
         printf("  %-*s  %-8s  %-16s %14s bytes  %s\n", width, FSDP__SHOWN_NAME(e->name), e->dtype_name,
                FSDP__SHAPE(e->shape, e->ndim), fsdp__thousands((int64_t)e->bytes, FSDP__ROOM(40)),
-               FSDP__SHOWN_NAME(fsdp__listed_file(e->file)));
+               FSDP__SHOWN_NAME(fsdp__shown_file(e->file)));
     }
     printf("total: %s tensors, %s elements, %s bytes (%s) in %lld file%s\n", fsdp__thousands(count, FSDP__ROOM(40)),
            fsdp__thousands(elements, FSDP__ROOM(40)), fsdp__thousands(bytes, FSDP__ROOM(40)),
@@ -123,7 +123,7 @@ void fsdp__list_weights_as_json(const char *path, const fsdp_model_config *confi
         fsdp__print_json_string(e->name, stdout);
         printf(", \"dtype\": \"%s\", \"shape\": %s, \"bytes\": %zu, \"file\": ", e->dtype_name,
                FSDP__SHAPE(e->shape, e->ndim), e->bytes);
-        fsdp__print_json_string(fsdp__listed_file(e->file), stdout);
+        fsdp__print_json_string(fsdp__shown_file(e->file), stdout);
         printf("}");
     }
     printf("]}\n");

@@ -73,7 +73,7 @@ void fsdp__wait_rank_text(const fsdp__wait *wait, int rank, const char *relative
 {
     const fsdp__board *board = wait->own->board;
     char call[FSDP__CALL_BYTES], state[FSDP__STATE_BYTES];
-    fsdp__place place;
+    fsdp__wait_place place;
     bool called = fsdp__call_text_of(board, -1, rank, call, sizeof call);
     int global = fsdp__board_global(board, rank);
 

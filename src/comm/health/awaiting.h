@@ -14,7 +14,7 @@ enum {
 /* One wait of one thread. It is large, and not touched before the first tick. */
 typedef struct fsdp__wait {
     const fsdp__health *own;
-    fsdp__place place;
+    fsdp__wait_place place;
     int64_t ticks;
     int64_t thread_ns;   /* processor time of this thread at its last look */
     int64_t next_notice; /* in ticks */

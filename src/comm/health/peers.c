@@ -80,7 +80,7 @@ static bool is_still(fsdp__peers *peers)
 static int awaited_here(const fsdp__board *board, int rank)
 {
     fsdp__rank_set awaited;
-    fsdp__place place;
+    fsdp__wait_place place;
 
     if (!fsdp__program_place(board, rank, &place))
         return 0;

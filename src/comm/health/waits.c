@@ -33,14 +33,14 @@ static bool stands_in(const fsdp__board *board, int group, int rank, uint32_t ne
     return atomic_load(&fsdp__desk_at(board, group, rank)->counted) == next;
 }
 
-static bool meeting_of(const fsdp__board *board, int group, int rank, fsdp__place *out)
+static bool meeting_of(const fsdp__board *board, int group, int rank, fsdp__wait_place *out)
 {
     fsdp__rank_set ranks = ranks_of(board, group);
     uint32_t next = next_generation(board, group);
 
     if (!fsdp__rank_set_has(&ranks, rank) || !stands_in(board, group, rank, next))
         return false;
-    *out = (fsdp__place){.group = group, .mark = next};
+    *out = (fsdp__wait_place){.group = group, .mark = next};
     return true;
 }
 
@@ -49,25 +49,25 @@ static const fsdp__shared_header *header_at(const fsdp__board *board, uint64_t r
     return (const fsdp__shared_header *)(const void *)((const char *)board + region);
 }
 
-static bool write_of(const fsdp__board *board, int rank, bool by_program, fsdp__place *out)
+static bool write_of(const fsdp__board *board, int rank, bool by_program, fsdp__wait_place *out)
 {
     uint64_t region = atomic_load(&fsdp__row_at(board, rank)->awaited[by_program]);
 
     if (!region)
         return false;
-    *out = (fsdp__place){.group = -1,
-                         .region = region,
-                         .mark = atomic_load(&header_at(board, region)->readers[rank].awaited[by_program])};
+    *out = (fsdp__wait_place){.group = -1,
+                              .region = region,
+                              .mark = atomic_load(&header_at(board, region)->readers[rank].awaited[by_program])};
     return true;
 }
 
-static const fsdp__reader *writer_at(const fsdp__board *board, int rank, const fsdp__place *write)
+static const fsdp__reader *writer_at(const fsdp__board *board, int rank, const fsdp__wait_place *write)
 {
     return &header_at(board, write->region)->readers[rank];
 }
 
 /* Finds a write in the work of the stream that the program waits for. */
-static bool awaited_write_of(const fsdp__board *board, int rank, fsdp__place *out)
+static bool awaited_write_of(const fsdp__board *board, int rank, fsdp__wait_place *out)
 {
     uint64_t worker = atomic_load(&fsdp__row_at(board, rank)->awaited_worker);
 
@@ -75,7 +75,7 @@ static bool awaited_write_of(const fsdp__board *board, int rank, fsdp__place *ou
            atomic_load(&writer_at(board, rank, out)->worker) == worker;
 }
 
-bool fsdp__program_place(const fsdp__board *board, int rank, fsdp__place *out)
+bool fsdp__program_place(const fsdp__board *board, int rank, fsdp__wait_place *out)
 {
     uint32_t in = atomic_load_explicit(&fsdp__row_at(board, rank)->program_in, memory_order_acquire);
 
@@ -86,7 +86,7 @@ bool fsdp__program_place(const fsdp__board *board, int rank, fsdp__place *out)
 }
 
 /* Lists all places of a rank: at most one meeting for each group, and one write each of the program and of a worker. */
-static int places_of(const fsdp__board *board, int rank, fsdp__place out[FSDP__BOARD_GROUPS + 2])
+static int places_of(const fsdp__board *board, int rank, fsdp__wait_place out[FSDP__BOARD_GROUPS + 2])
 {
     int count = 0;
 
@@ -102,7 +102,7 @@ static int places_of(const fsdp__board *board, int rank, fsdp__place out[FSDP__B
 /* Returns whether the rank's next call of the group stands behind a write that its program waits for. */
 static bool is_held_up(const fsdp__board *board, int group, int rank)
 {
-    fsdp__place write;
+    fsdp__wait_place write;
 
     return awaited_write_of(board, rank, &write) &&
            atomic_load(&writer_at(board, rank, &write)->in) == (uint32_t)group + 1 &&
@@ -110,20 +110,20 @@ static bool is_held_up(const fsdp__board *board, int group, int rank)
                atomic_load(&writer_at(board, rank, &write)->issued);
 }
 
-static bool is_awaited_in_meeting(const fsdp__board *board, const fsdp__place *place, int rank, bool surely)
+static bool is_awaited_in_meeting(const fsdp__board *board, const fsdp__wait_place *place, int rank, bool surely)
 {
     return !stands_in(board, place->group, rank, (uint32_t)place->mark) &&
            !(surely && fsdp__call_is_on_its_way(board, place->group, rank) && !is_held_up(board, place->group, rank));
 }
 
-static bool is_awaited_by_writer(const fsdp__board *board, const fsdp__place *place, int rank, bool surely)
+static bool is_awaited_by_writer(const fsdp__board *board, const fsdp__wait_place *place, int rank, bool surely)
 {
     const fsdp__reader *reader = &header_at(board, place->region)->readers[rank];
 
     return reader->member && atomic_load(surely ? &reader->ended : &reader->done) < place->mark;
 }
 
-fsdp__rank_set fsdp__place_awaits(const fsdp__board *board, int rank, const fsdp__place *place, bool surely)
+fsdp__rank_set fsdp__place_awaits(const fsdp__board *board, int rank, const fsdp__wait_place *place, bool surely)
 {
     fsdp__rank_set members = {{0}}, awaited = {{0}};
 
@@ -139,7 +139,7 @@ fsdp__rank_set fsdp__place_awaits(const fsdp__board *board, int rank, const fsdp
     return awaited;
 }
 
-bool fsdp__stands_first(const fsdp__board *board, int rank, const fsdp__place *place)
+bool fsdp__stands_first(const fsdp__board *board, int rank, const fsdp__wait_place *place)
 {
     fsdp__rank_set members = {{0}};
 
@@ -152,7 +152,7 @@ bool fsdp__stands_first(const fsdp__board *board, int rank, const fsdp__place *p
     return true;
 }
 
-static uint64_t hash_place(uint64_t hash, int rank, const fsdp__place *place)
+static uint64_t hash_place(uint64_t hash, int rank, const fsdp__wait_place *place)
 {
     hash = fsdp__mix(fsdp__mix(hash, (uint64_t)rank), (uint64_t)(int64_t)place->group);
     return fsdp__mix(fsdp__mix(hash, place->region), place->mark);
@@ -169,7 +169,7 @@ static void trace_back(const fsdp__board *board, const int16_t *led_by, int last
     for (int r = last, at = out->length; r >= 0; r = led_by[r])
         out->ranks[--at] = (int16_t)r;
     for (int i = 0; i < out->length; i++) {
-        fsdp__place place;
+        fsdp__wait_place place;
 
         if (!fsdp__program_place(board, out->ranks[i], &place)) {
             out->length = 0; /* it has gone on meanwhile */
@@ -184,7 +184,7 @@ void fsdp__find_circle(const fsdp__board *board, int rank, fsdp__circle *out)
     int16_t queue[FSDP__BOARD_RANKS], led_by[FSDP__BOARD_RANKS];
     fsdp__rank_set seen = {{0}}, awaited;
     int first = 0, end = 0;
-    fsdp__place place;
+    fsdp__wait_place place;
 
     *out = (fsdp__circle){.length = 0};
     queue[end++] = (int16_t)rank;
@@ -213,7 +213,7 @@ static int hop_text(const fsdp__board *board, int rank, int next, char *text, si
 {
     int who = fsdp__board_global(board, rank), whom = fsdp__board_global(board, next);
     char call[224];
-    fsdp__place place;
+    fsdp__wait_place place;
 
     if (!fsdp__program_place(board, rank, &place))
         return snprintf(text, bytes, "rank %d waits for rank %d", who, whom);
@@ -241,7 +241,7 @@ void fsdp__circle_text(const fsdp__board *board, const fsdp__circle *circle, cha
 
 /* ---- all that is waited for ---- */
 
-static void add_awaited(const fsdp__board *board, int rank, const fsdp__place *place, fsdp__rank_set *seen,
+static void add_awaited(const fsdp__board *board, int rank, const fsdp__wait_place *place, fsdp__rank_set *seen,
                         fsdp__reach *reach)
 {
     fsdp__rank_set awaited = fsdp__place_awaits(board, rank, place, false);
@@ -255,9 +255,9 @@ static void add_awaited(const fsdp__board *board, int rank, const fsdp__place *p
     }
 }
 
-void fsdp__find_reach(const fsdp__board *board, int rank, const fsdp__place *place, fsdp__reach *out)
+void fsdp__find_reach(const fsdp__board *board, int rank, const fsdp__wait_place *place, fsdp__reach *out)
 {
-    fsdp__place places[FSDP__BOARD_GROUPS + 2];
+    fsdp__wait_place places[FSDP__BOARD_GROUPS + 2];
     fsdp__rank_set seen = {{0}};
 
     *out = (fsdp__reach){.count = 0};

@@ -15,17 +15,17 @@
 
 #include "comm/health/board.h"
 
-typedef struct fsdp__place {
+typedef struct fsdp__wait_place {
     int group;       /* the group of the meeting; -1: before a write */
     uint64_t region; /* offset of the region to be written; 0: a meeting */
     uint64_t mark;   /* number of the meeting, or of the last read to wait for */
-} fsdp__place;
+} fsdp__wait_place;
 
 /* Returns where the program of `rank` stands, doing nothing else; false: nowhere. */
-bool fsdp__program_place(const fsdp__board *board, int rank, fsdp__place *out);
+bool fsdp__program_place(const fsdp__board *board, int rank, fsdp__wait_place *out);
 /* Returns who else has to come for the wait to end. `surely`: only those that cannot come unless their programs go
  * on. */
-fsdp__rank_set fsdp__place_awaits(const fsdp__board *board, int rank, const fsdp__place *place, bool surely);
+fsdp__rank_set fsdp__place_awaits(const fsdp__board *board, int rank, const fsdp__wait_place *place, bool surely);
 
 /* Holds the shortest circle of waiting programs that begins with that of `rank`. */
 typedef struct fsdp__circle {
@@ -47,8 +47,8 @@ typedef struct fsdp__reach {
     uint64_t hash;                    /* of all places */
 } fsdp__reach;
 
-void fsdp__find_reach(const fsdp__board *board, int rank, const fsdp__place *place, fsdp__reach *out);
+void fsdp__find_reach(const fsdp__board *board, int rank, const fsdp__wait_place *place, fsdp__reach *out);
 /* Returns whether no lower rank stands in the same meeting: one rank is enough to report it. */
-bool fsdp__stands_first(const fsdp__board *board, int rank, const fsdp__place *place);
+bool fsdp__stands_first(const fsdp__board *board, int rank, const fsdp__wait_place *place);
 
 #endif

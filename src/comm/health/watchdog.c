@@ -146,7 +146,7 @@ static void take_pulses(fsdp__wait *wait, const fsdp__reach *reach)
     wait->reach = reach->hash;
 }
 
-void fsdp__wait_begin(fsdp__wait *wait, const fsdp__health *own, fsdp__place place)
+void fsdp__wait_begin(fsdp__wait *wait, const fsdp__health *own, fsdp__wait_place place)
 {
     wait->own = own;
     wait->place = place;

@@ -10,7 +10,7 @@
 #include "comm/health/awaiting.h"
 #include "comm/health/peers.h"
 
-void fsdp__wait_begin(fsdp__wait *wait, const fsdp__health *own, fsdp__place place);
+void fsdp__wait_begin(fsdp__wait *wait, const fsdp__health *own, fsdp__wait_place place);
 /* Returns how long to sleep, in milliseconds. */
 int fsdp__wait_tick_ms(const fsdp__wait *wait);
 /* Looks around after a sleep of that length. */

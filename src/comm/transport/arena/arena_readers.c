@@ -102,7 +102,7 @@ static fsdp_status await_all(fsdp__arena_group *group, fsdp__shared_header *head
     int last;
 
     fsdp__wait_begin(&wait, &group->world->health,
-                     (fsdp__place){.group = -1, .region = region_of(group, header), .mark = number});
+                     (fsdp__wait_place){.group = -1, .region = region_of(group, header), .mark = number});
     while ((last = behind(group, header, number)) >= 0) {
         bool elapsed = sleep_behind(header, group->ranks[last], number, fsdp__wait_tick_ms(&wait));
         bool left = fsdp__board_has_left(board, group->ranks[last]);

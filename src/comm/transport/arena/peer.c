@@ -112,7 +112,7 @@ fsdp_status fsdp__peer_create(fsdp__arena_group *g, fsdp_device *device, int64_t
     FSDP__TRY_NEW(g->peer = fsdp__calloc(1, sizeof *g->peer));
     g->peer->device = device;
     g->peer->half_bytes = half_bytes > 0 ? half_bytes : HALF_BYTES;
-    fsdp__wait_begin(&g->peer->wait, &g->world->health, (fsdp__place){.group = g->index});
+    fsdp__wait_begin(&g->peer->wait, &g->world->health, (fsdp__wait_place){.group = g->index});
     status = prepare(g, &mine);
     if (status != FSDP_OK) {
         fsdp__peer_free(g);

@@ -130,7 +130,7 @@ static void wait_for_step(fsdp__arena_group *group, uint32_t old, int64_t since_
      * sleepers, so one of the two sees the other. The same holds for a rank that leaves. */
     atomic_fetch_add(&shared->sleepers, 1);
     look_after(group, ticket, false);
-    fsdp__wait_begin(&wait, &group->world->health, (fsdp__place){.group = group->index, .mark = ticket});
+    fsdp__wait_begin(&wait, &group->world->health, (fsdp__wait_place){.group = group->index, .mark = ticket});
     while (atomic_load(&shared->generation) == old) {
         bool elapsed = fsdp__futex_wait(&shared->generation, old, fsdp__wait_tick_ms(&wait));
 
