@@ -98,8 +98,8 @@ FSDP_API fsdp_status fsdp_module_tie_parameter(fsdp_module *module, const char *
 /* Registers a tensor that is part of the module but not trained. The caller sets *slot first; the module takes over the
  * reference, also on failure. */
 FSDP_API fsdp_status fsdp_module_add_buffer(fsdp_module *module, const char *name, fsdp_tensor **slot, bool persistent);
-/* Adds a child and takes over the caller's reference to it, also on failure. A NULL child returns the last error, so
- * that constructors can be nested. */
+/* Adds a child, neither the module itself nor one that holds it, and takes over the caller's reference to it, also on
+ * failure. A NULL child returns the last error, so that constructors can be nested. */
 FSDP_API fsdp_status fsdp_module_add_child(fsdp_module *module, const char *name, fsdp_module *child);
 
 /* ---- lookup ---- */

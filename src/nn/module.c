@@ -266,6 +266,17 @@ fsdp_status fsdp__module_add_initial_buffer(fsdp_module *module, const char *nam
     return FSDP_OK;
 }
 
+/* Fails at the module that is to have a new child. */
+static fsdp_status refuse_circle(void *arg, fsdp_module *at, const char *path)
+{
+    static const char advice[] = "modules must not lie in a circle: keep a plain pointer to it in your struct instead";
+
+    if (at != arg)
+        return FSDP_OK;
+    return *path ? FSDP_FAIL(FSDP_INVALID, "it holds that %s itself, as '%s', and %s", at->type->name, path, advice)
+                 : FSDP_FAIL(FSDP_INVALID, "it is that %s itself, and %s", at->type->name, advice);
+}
+
 fsdp_status fsdp_module_add_child(fsdp_module *module, const char *name, fsdp_module *child)
 {
     struct fsdp__module_parts *parts = module->parts;
@@ -274,6 +285,8 @@ fsdp_status fsdp_module_add_child(fsdp_module *module, const char *name, fsdp_mo
 
     if (!child) /* its constructor has said why */
         return FSDP__FAIL_NULL("child '%s' of %s is missing", name, module->type->name);
+    FSDP_TRY(fsdp_fail_prefix(fsdp__module_walk(child, refuse_circle, module), "cannot add a %s as child '%s' of a %s",
+                              child->type->name, name ? name : "", module->type->name));
     FSDP_TRY(fsdp__grow(&parts->children, parts->child_count, &parts->child_capacity, sizeof *parts->children));
     FSDP_TRY(check_name(module, name, &copy));
     parts->children[parts->child_count++] = (fsdp__child_slot){copy, fsdp__take(&owned)};

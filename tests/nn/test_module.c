@@ -185,6 +185,27 @@ TEST(a_walk_visits_each_module_once_under_its_first_name)
     fsdp_context_free(context);
 }
 
+TEST(modules_in_a_circle_are_refused)
+{
+    fsdp_context *context = test_context();
+    fsdp_module *root = NULL, *list = fsdp_module_list_create(context), *deep = fsdp_module_list_create(context);
+
+    CHECK_OK(fsdp_module_create(context, &net_type, sizeof(net), &root));
+    CHECK_ERROR(fsdp_module_add_child(root, "me", fsdp_module_ref(root)), FSDP_INVALID,
+                "cannot add a Net as child 'me' of a Net: it is that Net itself, and modules must not lie in a circle: "
+                "keep a plain pointer");
+    CHECK_OK(fsdp_module_list_append(list, deep));
+    CHECK_OK(fsdp_module_add_child(root, "list", list));
+    CHECK_ERROR(fsdp_module_add_child(deep, "up", fsdp_module_ref(root)), FSDP_INVALID,
+                "cannot add a Net as child 'up' of a ModuleList: it holds that ModuleList itself, as 'list.0'");
+    CHECK_OK(fsdp_module_add_child(root, "again", fsdp_module_ref(deep))); /* shared, and no circle */
+    fsdp_module_train(root, false);
+    CHECK(!deep->training);
+    fsdp_module_unref(root);
+    CHECK_EQ(test_live_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
 TEST(a_module_lives_as_long_as_its_references)
 {
     fsdp_context *context = test_context();
