@@ -26,17 +26,12 @@ static fsdp_status embedding_backward(fsdp__node *node, fsdp_tensor *const *grad
 
 static const fsdp__op embedding_op = {.name = "embedding", .backward = embedding_backward};
 
-/* Returns ids as they count from `first` on: those of other rows lie outside the table. There are no sums of integers,
- * but f32 holds numbers below 2^24 exactly. */
-static fsdp_tensor *counted_from(fsdp_tensor *ids, int64_t first)
-{
-    return first == 0 ? ids : fsdp_cast(fsdp_add_scalar(fsdp_cast(ids, FSDP_F32), -(double)first), FSDP_I32);
-}
-
+/* There are no sums of integers, but f32 holds numbers below 2^24 exactly. The rank of the first rows makes new ids,
+ * too: it should have no less memory than others, because plans are made of rank 0 alone. */
 fsdp_tensor *fsdp__op_ids_from(fsdp_tensor *ids, int64_t first, int64_t count)
 {
     if (count <= 1 << 24)
-        return counted_from(ids, first);
+        return fsdp_cast(fsdp_add_scalar(fsdp_cast(ids, FSDP_F32), -(double)first), FSDP_I32);
     FSDP_FAIL(FSDP_UNSUPPORTED, "%lld rows cannot be divided among ranks: ids are counted below 2^24 only",
               (long long)count);
     return NULL;
@@ -79,7 +74,7 @@ fsdp_tensor *fsdp__op_embedding_part(fsdp_tensor *table, fsdp_tensor *ids, int64
     memcpy(shape, ids->shape, sizeof shape);
     shape[ids->ndim] = table->shape[1];
     rows = fsdp__op_contiguous(table);
-    wanted = fsdp__op_contiguous(fsdp__op_ids_from(ids, first, count));
+    wanted = fsdp__op_contiguous(count == table->shape[0] ? ids : fsdp__op_ids_from(ids, first, count));
     y = fsdp_empty(table->storage->device, table->dtype, ids->ndim + 1, shape); /* (...,C) */
     if (!rows || !wanted || !y)
         return NULL;
