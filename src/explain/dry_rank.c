@@ -53,7 +53,7 @@ void fsdp__explain_tell(const fsdp__explain_source *source, int64_t done)
     const fsdp_explain_options *o = source->options;
 
     if (o && o->progress)
-        o->progress(o->progress_arg, done, source->built + (o->sweep ? FSDP__SWEEP_MOST : 0));
+        o->progress(o->progress_arg, done, source->built + (o->sweep ? FSDP__MOST_VARIANTS : 0));
 }
 
 /* ---- words ---- */

@@ -145,7 +145,7 @@ static fsdp_status make(const fsdp_explain_model *model, const fsdp_train_config
     e->team = fsdp__train_team(&source.config);
     e->layer_ranks = (int)source.config.parallelism.tensor_parallel_degree;
     FSDP_TRY(explain(e, &source));
-    return options && options->sweep ? fsdp__explain_sweep(e, &source) : FSDP_OK;
+    return options && options->sweep ? fsdp__explain_other_units(e, &source) : FSDP_OK;
 }
 
 fsdp_status fsdp_explain(const fsdp_explain_model *model, const fsdp_train_config *config,

@@ -70,15 +70,15 @@ char *fsdp__explain_policy(const fsdp__explain_source *source);
 /* Describes the explained model, except who holds what: names, sizes, units, parameters and modules. */
 fsdp_status fsdp__explain_describe(fsdp_explanation *e, const fsdp__explain_source *source, const fsdp_train_run *run);
 
-/* ---- sweep.c: the same model in other units ---- */
+/* ---- other_units.c: the same model in other units ---- */
 
 enum {
-    FSDP__SWEEP_SIZES = 6,                   /* thresholds that are shown */
-    FSDP__SWEEP_MOST = 4 + FSDP__SWEEP_SIZES /* DDP, root, blocks, always */
+    FSDP__UNIT_SIZES = 6,                      /* thresholds that are shown */
+    FSDP__MOST_VARIANTS = 4 + FSDP__UNIT_SIZES /* DDP, root, blocks, always */
 };
 
 /* Explains the variants that the strategy allows, one of which is the explained one. */
-fsdp_status fsdp__explain_sweep(fsdp_explanation *e, const fsdp__explain_source *source);
+fsdp_status fsdp__explain_other_units(fsdp_explanation *e, const fsdp__explain_source *source);
 
 FSDP__SCOPED_POINTER(fsdp_explanation, fsdp_explanation_free)
 

@@ -1,4 +1,4 @@
-/* sweep.c - explains the same model in coarser and finer units: what each costs. */
+/* other_units.c - explains the same model in coarser and finer units: what each costs. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -9,18 +9,18 @@
 #include "shard/doors/wrap_policy.h"
 #include "train/strategy_word.h"
 
-typedef struct sweep {
+typedef struct variants {
     fsdp_explanation *e;
     const fsdp__explain_source *source;
     fsdp_module *plain; /* not sharded */
     fsdp_explained_variant *items;
     int64_t capacity;
-} sweep;
+} variants;
 
 /* ---- which units there would be ---- */
 
 /* Counts the units by a threshold; 0: none but the root, or units that no front door accepts. */
-static fsdp_status units_of_size(const sweep *s, int64_t threshold, int64_t *count)
+static fsdp_status units_of_size(const variants *s, int64_t threshold, int64_t *count)
 {
     const fsdp_wrap_policy policy = {.kind = FSDP_WRAP_SIZE, .min_num_params = threshold};
     FSDP__SCOPED(fsdp_wrap_units_release) fsdp_wrap_units units = {0};
@@ -33,12 +33,12 @@ static fsdp_status units_of_size(const sweep *s, int64_t threshold, int64_t *cou
 }
 
 /* Lists sizes: halves of the model, the coarsest first, each one that gives other units than the one before. */
-static fsdp_status list_sizes(const sweep *s, int64_t out[FSDP__SWEEP_SIZES], int *count)
+static fsdp_status list_sizes(const variants *s, int64_t out[FSDP__UNIT_SIZES], int *count)
 {
     int64_t before = 0, units = 0;
 
     *count = 0;
-    for (int64_t size = s->e->numel / 2; size > 0 && *count < FSDP__SWEEP_SIZES; size /= 2) {
+    for (int64_t size = s->e->numel / 2; size > 0 && *count < FSDP__UNIT_SIZES; size /= 2) {
         FSDP_TRY(units_of_size(s, size, &units));
         if (units > 1 && units != before)
             out[(*count)++] = size;
@@ -58,7 +58,7 @@ static int64_t largest_of(const fsdp_explanation *e)
     return largest;
 }
 
-static fsdp_status measure(const sweep *s, const fsdp__explain_source *source, fsdp_explained_variant *v)
+static fsdp_status measure(const variants *s, const fsdp__explain_source *source, fsdp_explained_variant *v)
 {
     FSDP__SCOPED(fsdp_explanation_free_at) fsdp_explanation *units = fsdp__calloc(1, sizeof *units);
     FSDP__SCOPED(fsdp__explain_close) fsdp__explain_run run = {0};
@@ -71,7 +71,7 @@ static fsdp_status measure(const sweep *s, const fsdp__explain_source *source, f
     return fsdp__measure_step(run.run, &v->step);
 }
 
-static fsdp_status append(sweep *s, char *policy, fsdp_explained_variant *v)
+static fsdp_status append(variants *s, char *policy, fsdp_explained_variant *v)
 {
     v->policy = policy;
     FSDP__TRY_NEW(policy);
@@ -85,7 +85,7 @@ static fsdp_status append(sweep *s, char *policy, fsdp_explained_variant *v)
     return FSDP_OK;
 }
 
-static fsdp_status add_asked(sweep *s)
+static fsdp_status add_asked(variants *s)
 {
     fsdp_explained_variant v = {
         .asked = true, .units = s->e->unit_count, .largest = largest_of(s->e), .step = s->e->step};
@@ -95,7 +95,7 @@ static fsdp_status add_asked(sweep *s)
 
 /* Adds a variant, and takes over `policy`, its name. A model that cannot be sharded this way (frozen parameters beside
  * others, under FSDP1) is left out. */
-static fsdp_status add_measured(sweep *s, const fsdp__explain_source *source, char *policy)
+static fsdp_status add_measured(variants *s, const fsdp__explain_source *source, char *policy)
 {
     fsdp_explained_variant v = {.asked = false};
     fsdp_status status = policy ? measure(s, source, &v) : FSDP_NO_MEMORY;
@@ -106,7 +106,7 @@ static fsdp_status add_measured(sweep *s, const fsdp__explain_source *source, ch
     return status == FSDP_INVALID || status == FSDP_UNSUPPORTED ? FSDP_OK : status;
 }
 
-static fsdp__explain_source in_units(const sweep *s, fsdp_train_wrap wrap, int64_t size)
+static fsdp__explain_source in_units(const variants *s, fsdp_train_wrap wrap, int64_t size)
 {
     fsdp__explain_source source = *s->source;
 
@@ -120,7 +120,7 @@ static fsdp__explain_source in_units(const sweep *s, fsdp_train_wrap wrap, int64
 }
 
 /* Adds a variant. The one that the config asks for has been measured already. */
-static fsdp_status add(sweep *s, fsdp_train_wrap wrap, int64_t size)
+static fsdp_status add(variants *s, fsdp_train_wrap wrap, int64_t size)
 {
     fsdp__explain_source source = in_units(s, wrap, size);
     char *name = fsdp__explain_policy(&source);
@@ -135,7 +135,7 @@ static fsdp_status add(sweep *s, fsdp_train_wrap wrap, int64_t size)
 }
 
 /* Adds DDP, which has no units, if it supports what the config asks for. */
-static fsdp_status add_ddp(sweep *s)
+static fsdp_status add_ddp(variants *s)
 {
     fsdp__explain_source source = in_units(s, FSDP_TRAIN_WRAP_BLOCKS, 0);
 
@@ -154,9 +154,9 @@ static bool has_asked(const fsdp_explanation *e)
     return false;
 }
 
-static fsdp_status add_all(sweep *s)
+static fsdp_status add_all(variants *s)
 {
-    int64_t sizes[FSDP__SWEEP_SIZES];
+    int64_t sizes[FSDP__UNIT_SIZES];
     int count;
 
     FSDP_TRY(list_sizes(s, sizes, &count));
@@ -170,9 +170,9 @@ static fsdp_status add_all(sweep *s)
     return has_asked(s->e) ? FSDP_OK : add_asked(s);
 }
 
-fsdp_status fsdp__explain_sweep(fsdp_explanation *e, const fsdp__explain_source *source)
+fsdp_status fsdp__explain_other_units(fsdp_explanation *e, const fsdp__explain_source *source)
 {
-    sweep s = {.e = e, .source = source};
+    variants s = {.e = e, .source = source};
     FSDP__SCOPED(fsdp_context_free_at) fsdp_context *context = NULL;
     FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *plain = NULL;
 
