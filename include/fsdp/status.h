@@ -90,7 +90,7 @@ FSDP_API fsdp_status fsdp_fail(fsdp_status status, const char *file, int line, c
     FSDP_PRINTF(4, 5);
 FSDP_API fsdp_status fsdp_fail_hop(fsdp_status status, const char *file, int line);
 
-/* Puts "<text>: " in front of the last message, for callers that know the file or parameter by name, and returns
+/* Puts "<text>: " in front of the last message (behind its "rank 1: "), for callers that know a name, and returns
  * `status`. FSDP_OK is returned as it is. */
 FSDP_API fsdp_status fsdp_fail_prefix(fsdp_status status, const char *format, ...) FSDP_PRINTF(2, 3);
 

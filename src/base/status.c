@@ -113,6 +113,7 @@ fsdp_status fsdp_fail_hop(fsdp_status status, const char *file, int line)
 fsdp_status fsdp_fail_prefix(fsdp_status status, const char *format, ...)
 {
     char prefix[MESSAGE_BYTES], message[2 * MESSAGE_BYTES + 2];
+    const char *what;
     va_list arguments;
 
     if (status == FSDP_OK || last.held)
@@ -122,7 +123,8 @@ fsdp_status fsdp_fail_prefix(fsdp_status status, const char *format, ...)
     va_start(arguments, format);
     fsdp__shown_message(prefix, sizeof prefix, format, arguments);
     va_end(arguments);
-    snprintf(message, sizeof message, "%s: %s", prefix, last.message);
+    what = fsdp__text_behind_rank(last.message, &(int){0}); /* the rank stays in front, and is named once */
+    snprintf(message, sizeof message, "%.*s%s: %s", (int)(what - last.message), last.message, prefix, what);
     fsdp__shown(message, last.message, sizeof last.message);
     return status;
 }

@@ -138,6 +138,9 @@ TEST(a_prefix_goes_in_front)
     FSDP_FAIL(FSDP_MISMATCH, "shape [2, 3] instead of [3, 2]");
     CHECK_STATUS(fsdp_fail_prefix(FSDP_MISMATCH, "tensor '%s'", "wte.weight"), FSDP_MISMATCH);
     CHECK_STRING(fsdp_last_error(), "tensor 'wte.weight': shape [2, 3] instead of [3, 2]");
+    FSDP_FAIL(FSDP_IO, "rank 1: disk full");
+    CHECK_STATUS(fsdp_fail_prefix(FSDP_IO, "export.path"), FSDP_IO);
+    CHECK_STRING(fsdp_last_error(), "rank 1: export.path: disk full"); /* so whoever names the rank finds it */
 }
 
 TEST(a_message_may_quote_the_last_one)

@@ -207,7 +207,7 @@ static void refuse(fsdp_context *context, void *arg)
                 "wrap with original parameters");
     CHECK_OK(fsdp_fsdp1_state_dict(module, NULL, &state));
     CHECK_ERROR(fsdp_fsdp1_load_state_dict(module, &local, state), FSDP_INVALID,
-                "can only be loaded into units that are wrapped alike: rank 0: cannot load '_flat_param': the state "
+                "can only be loaded into units that are wrapped alike: cannot load '_flat_param': the state "
                 "dict does not have it");
     fsdp_state_dict_free(state);
     net_train(module, 1);
