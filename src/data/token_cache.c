@@ -290,7 +290,8 @@ static fsdp_status find_or_make(const request *r, const char *folder, fsdp__cach
     FSDP_TRY(look(out, r->options->chat != NULL, &there));
     if (there)
         return FSDP_OK;
-    FSDP_TRY(fsdp__make_directories(folder));
+    FSDP_TRY(fsdp_fail_prefix(fsdp__make_directories(folder),
+                              "cannot keep tokens of text in data.cache (fsdp eval: --cache)"));
     status = make(r, out);
     if (status != FSDP_OK && out->damaged)
         return fsdp_fail_prefix(status, "the tokens in '%s' are damaged, and could not be made again", out->path);
