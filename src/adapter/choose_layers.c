@@ -175,24 +175,48 @@ static fsdp_status keep_modules(fsdp_adapter *adapter, const fsdp_named_modules 
 
 /* ---- all of it ---- */
 
+/* Writes the last parts of the names of layers that can have an adapter, each once: "q_proj, k_proj". */
+static void list_ends(const fsdp_named_modules *all, char *text, size_t text_bytes)
+{
+    size_t used = 0;
+
+    *text = '\0';
+    for (int64_t i = 0; i < all->count && used < text_bytes; i++) {
+        const char *dot = strrchr(all->items[i].name, '.'), *end = dot ? dot + 1 : all->items[i].name;
+        bool known = !fsdp__layer_is_product(all->items[i].module);
+
+        for (int64_t k = 0; k < i && !known; k++)
+            known = fsdp__layer_is_product(all->items[k].module) && fsdp__adapter_ends(all->items[k].name, end);
+        if (!known)
+            used += (size_t)snprintf(text + used, text_bytes - used, "%s%s", used ? ", " : "", end);
+    }
+}
+
+/* Fails with the layers that the model has in place of a target. */
+static fsdp_status no_layer(const fsdp_named_modules *all, const char *target)
+{
+    char ends[300];
+
+    list_ends(all, ends, sizeof ends);
+    return FSDP_FAIL(FSDP_NOT_FOUND, "the model has no layer for the adapter's target '%s': it has %s", target,
+                     *ends ? ends : "none that can have an adapter");
+}
+
 /* Checks that each target has a layer. */
-static fsdp_status check_targets(const fsdp_adapter *adapter)
+static fsdp_status check_targets(const fsdp_adapter *adapter, const fsdp_named_modules *all)
 {
     const fsdp_lora_options *o = adapter->options;
     bool each = !o->some_targets && !o->target_regex && !is_all_linear(o);
 
     if (adapter->count == 0)
-        return FSDP_FAIL(FSDP_NOT_FOUND, "the model has no layer for the adapter's target%s '%s'%s",
-                         o->target_count > 1 ? "s" : "", o->target_regex ? o->target_regex : o->targets[0],
-                         o->target_count > 1 ? " and others" : "");
+        return no_layer(all, o->target_regex ? o->target_regex : o->targets[0]);
     for (int64_t t = 0; each && t < o->target_count; t++) {
         bool any = false;
 
         for (int64_t i = 0; i < adapter->count && !any; i++)
             any = fsdp__adapter_ends(adapter->items[i].name, o->targets[t]);
         if (!any)
-            return FSDP_FAIL(FSDP_NOT_FOUND, "the model has no layer '%s' for an adapter; one that has is '%s'",
-                             o->targets[t], adapter->items[0].name);
+            return no_layer(all, o->targets[t]);
     }
     return FSDP_OK;
 }
@@ -234,7 +258,7 @@ static fsdp_status add(fsdp_adapter *adapter)
     FSDP_TRY(check_model(&all));
     FSDP_TRY(fsdp_module_set_requires_grad(adapter->model, false));
     FSDP_TRY(adapt_targets(adapter, &all));
-    FSDP_TRY(check_targets(adapter));
+    FSDP_TRY(check_targets(adapter, &all));
     return keep_modules(adapter, &all);
 }
 

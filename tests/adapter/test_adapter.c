@@ -126,8 +126,8 @@ TEST(what_cannot_be_adapted_is_refused_by_name)
         fsdp_status status;
         const char *part;
     } expected[] = {{FSDP_UNSUPPORTED, "cannot adapt '1', of type GELU"},
+                    {FSDP_NOT_FOUND, "no layer for the adapter's target 'q_proj': it has 0, 2"},
                     {FSDP_NOT_FOUND, "no layer for the adapter's target 'q_proj'"},
-                    {FSDP_NOT_FOUND, "has no layer 'q_proj'"},
                     {FSDP_INVALID, "needs targets"},
                     {FSDP_INVALID, "'(0' is not a regular expression"},
                     {FSDP_INVALID, "dropout is 1"},

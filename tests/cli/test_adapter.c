@@ -81,8 +81,8 @@ FIXTURE_TEST(what_is_no_adapter_of_the_model_is_refused)
     SAYS(1, "is an adapter (LoRA) for another model: name that model, and this folder with --adapter", "generate", DORA,
          "--tokens=1");
     SAYS(1, "is not the folder of an adapter", "eval", LLAMA, "--data", TOKENS, "--adapter=" LLAMA);
-    SAYS(1, "no layer for the adapter's targets 'c_attn'", "eval", LLAMA, "--data", TOKENS, "--adapter=" GPT2_ADAPTER);
-    SAYS(1, "no layer for the adapter's targets 'c_attn'", "convert", LLAMA, out, "--adapter=" GPT2_ADAPTER);
+    SAYS(1, "no layer for the adapter's target 'c_attn'", "eval", LLAMA, "--data", TOKENS, "--adapter=" GPT2_ADAPTER);
+    SAYS(1, "no layer for the adapter's target 'c_attn'", "convert", LLAMA, out, "--adapter=" GPT2_ADAPTER);
     SAYS(1, "--adapter:", "generate", LLAMA, "--tokens=1", "--adapter=" GPT2_ADAPTER);
     SAYS(2, "expected a folder, or several with commas", "eval", LLAMA, "--data", TOKENS, "--adapter=a,,b");
     SAYS(2, "leave --ranks out", "convert", LLAMA, out, "--adapter", DORA, "-n", "2");

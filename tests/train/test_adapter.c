@@ -368,7 +368,7 @@ STORY_TEST(keys_that_do_not_fit_are_refused)
         {{{"adapter.path", "/nowhere/at/all"}}, "adapter.path: there is no '/nowhere/at/all'"},
         {{{"adapter.rank", "2"}, {"model.frozen", "*norm*"}}, "model.frozen is set, but an adapter freezes"},
         {{{"adapter.rank", "2"}, {"adapter.targets", "c_attn"}},
-         "adapter: the model has no layer for the adapter's target 'c_attn'"},
+         "adapter: the model has no layer for the adapter's target 'c_attn': it has q_proj, k_proj, v_proj, o_proj, "},
         {{{"adapter.rank", "2"}, {"adapter.rank_pattern", "(=3"}}, "adapter: rank_pattern: '(' is not a regular"},
         {{{"adapter.rank", "2"}, {"adapter.targets", "lm_head"}}, "the head, which computes the loss"},
         {{{"adapter.rank", "2"}, {"adapter.targets", "mlp"}}, "cannot adapt 'model.layers.0.mlp', of type LlamaMLP"},
