@@ -39,13 +39,14 @@ static void allowed_choices(const fsdp__key *key, char *text, size_t text_bytes)
 static void allowed_range(const fsdp__key *key, char *text, size_t text_bytes)
 {
     bool integer = key->type == FSDP__KEY_INTEGER;
+    const char *up_to = key->range & FSDP__BELOW ? " to below" : key->range & FSDP__ABOVE ? " and up to" : " to";
     char least[48], most[64] = "";
 
     snprintf(least, sizeof least, "%s %.10g", key->range & FSDP__ABOVE ? "greater than" : "from", key->least);
     if (integer)
-        snprintf(most, sizeof most, " to %lld", (long long)key->most);
+        snprintf(most, sizeof most, "%s %lld", up_to, (long long)key->most);
     else if (!isinf(key->most))
-        snprintf(most, sizeof most, "%s %.10g", key->range & FSDP__BELOW ? " to below" : " to", key->most);
+        snprintf(most, sizeof most, "%s %.10g", up_to, key->most);
     snprintf(text, text_bytes, "%s%s%s%s %s%s", key->choices ? key->choices->text : "", key->choices ? ", " : "",
              key->range & FSDP__OR_MINUS ? "-1 or " : "", integer ? "an integer" : "a number", least, most);
 }

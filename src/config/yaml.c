@@ -47,6 +47,9 @@ static fsdp_status not_yaml(reader *r)
         return FSDP_FAIL(FSDP_FORMAT, "not text in UTF-8: byte 0x%02x: %s", (unsigned)p->problem_value, p->problem);
     }
     stand_at(r, p->problem_mark);
+    if (p->error == YAML_SCANNER_ERROR && p->buffer.pointer < p->buffer.last && *p->buffer.pointer == '\t')
+        return FSDP_FAIL(FSDP_FORMAT, "a tab in column %zu: YAML is indented by spaces alone",
+                         p->problem_mark.column + 1);
     return FSDP_FAIL(FSDP_FORMAT, "not YAML from here on (column %zu): %s", p->problem_mark.column + 1, p->problem);
 }
 

@@ -94,7 +94,7 @@ TEST(a_number_is_all_of_the_text)
                     "expected an integer from 1 to 50");
     for (size_t i = 0; i < 4; i++)
         CHECK_ERROR(fsdp__config_set(&pool_table, &p, "water.depth", wrong[i]), FSDP_INVALID,
-                    "expected a number greater than 0 to 5");
+                    "expected a number greater than 0 and up to 5");
     CHECK_OK(fsdp__config_set(&pool_table, &p, "water.length", "+5"));
     CHECK_EQ(p.water.length, 5);
     fsdp__config_release(&pool_table, &p);

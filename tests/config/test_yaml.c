@@ -119,8 +119,10 @@ TEST(what_is_no_text_is_refused)
     refuses("water:\n  \"na\\0me\": b\n", "c:2: water: 'na...' is not the name of a key or a section");
     refuses("\"wat\\e[2Jer\": b\n", "c:1: wat\\x1b[2Jer is not a section; did you mean 'water'?");
     refuses("water:\n  name: \"unfinished\n", "c:3: not YAML from here on (column 1): found unexpected end of stream");
-    refuses("water:\n\tname: x\n",
-            "c:2: not YAML from here on (column 1): found character that cannot start any token");
+    refuses("water:\n\tname: x\n", "c:2: a tab in column 1: YAML is indented by spaces alone");
+    refuses("water:\n  name: x\n \tlength: 1\n", "c:3: a tab in column 2: YAML is indented by spaces alone");
+    refuses("water:\n  name: @x\n",
+            "c:2: not YAML from here on (column 9): found character that cannot start any token");
 }
 
 TEST(nothing_is_longer_or_deeper_than_a_config)
@@ -135,7 +137,7 @@ TEST(nothing_is_longer_or_deeper_than_a_config)
     text[used + BYTES] = '\0';
     refuses(text, "c:2: water.depth is 200000 bytes long: at most 65536 are read");
     text[used + 65536] = '\0';
-    CHECK_ERROR(apply(text, strlen(text)), FSDP_INVALID, "11111...': expected a number greater than 0 to 5");
+    CHECK_ERROR(apply(text, strlen(text)), FSDP_INVALID, "11111...': expected a number greater than 0 and up to 5");
     CHECK(strlen(fsdp_last_error()) < 200);
     used = sprintf(text, "water:\n  lanes: ['");
     memset(text + used, 'x', BYTES);
