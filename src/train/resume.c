@@ -6,6 +6,7 @@
 #include "adapter/adapter.h"
 #include "base/alloc.h"
 #include "base/context.h"
+#include "config/yaml.h"
 #include "state/entry.h"
 #include "tensor/tensor.h"
 #include "train/checkpoint_values.h"
@@ -218,6 +219,24 @@ static fsdp_status check_digest(fsdp_train_run *run)
                      run->resume.path, theirs, ours, or_again(run));
 }
 
+/* Replaces the text by the key that makes the windows other ones, if the config in the checkpoint tells which: facts
+ * only count what is trained on. */
+static void name_key(const fsdp_train_run *run, char text[FSDP__FACTS_TEXT])
+{
+    static const char *const keys[] = {"validation.share", "validation.enable", "data.train_on",
+                                       "data.packing",     "data.on_long_row",  NULL};
+    const fsdp_checkpoint_file *file = fsdp_checkpoint_file_find(run->resume.from, "config.yaml");
+    FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *theirs = NULL;
+    bool held = fsdp_hold_error(true); /* another version's config may have other keys */
+    char key[FSDP__FACTS_TEXT] = "";
+
+    if (file && fsdp_train_config_create(&theirs) == FSDP_OK &&
+        fsdp__yaml_apply(&fsdp__train_keys, theirs, file->name, file->data, file->bytes) == FSDP_OK &&
+        fsdp__train_config_difference(theirs, run->config, keys, key, sizeof key) == FSDP_OK && *key)
+        memcpy(text, key, sizeof key);
+    fsdp_release_error(held);
+}
+
 fsdp_status fsdp__resume_check_data(fsdp_train_run *run)
 {
     char text[FSDP__FACTS_TEXT];
@@ -227,6 +246,8 @@ fsdp_status fsdp__resume_check_data(fsdp_train_run *run)
         return FSDP_OK;
     if (fsdp__train_loads(run->config, FSDP__TRAIN_DATALOADER))
         FSDP_TRY(differences(run, FSDP__VALUE_DATA, text, &count));
+    if (count > 0)
+        name_key(run, text);
     if (count > 0)
         return FSDP_FAIL(
             FSDP_INVALID, "checkpoint.folder: '%s' and this run go through different data: %s: set it back%s%s",

@@ -16,6 +16,11 @@ fsdp_status fsdp__train_config_copy(const fsdp_train_config *config, fsdp_train_
 /* Hashes all keys as they are printed: equal hashes mean that two runs were asked for the same. */
 fsdp_status fsdp__train_config_hash(const fsdp_train_config *config, uint64_t *out);
 
+/* Writes the first of these keys (up to NULL; without a list, of all) whose values differ: "training.steps is 4 there,
+ * and 5 here"; "": none does. */
+fsdp_status fsdp__train_config_difference(const fsdp_train_config *there, const fsdp_train_config *here,
+                                          const char *const *keys, char *text, size_t text_bytes);
+
 /* Checks what parallelism.strategy excludes. The degrees fit the ranks already, except where nothing is sharded. */
 fsdp_status fsdp__train_check_strategy(const fsdp_train_config *config, int world_size);
 /* Returns whether every rank holds everything: nothing is sharded. */

@@ -87,3 +87,32 @@ bool fsdp__train_usual_setting(const char *name, char *text, size_t text_bytes)
     snprintf(text, text_bytes, "%s", !value ? "" : *value ? value : "not set");
     return value != NULL;
 }
+
+/* Returns whether the list, up to NULL, has the key; without a list (NULL) any key is meant. */
+static bool is_listed(const fsdp__key *key, const char *const *list)
+{
+    if (!list)
+        return true;
+    for (; *list; list++)
+        if (key_named(*list) == key)
+            return true;
+    return false;
+}
+
+fsdp_status fsdp__train_config_difference(const fsdp_train_config *there, const fsdp_train_config *here,
+                                          const char *const *keys, char *text, size_t text_bytes)
+{
+    *text = '\0';
+    for (int i = 0; i < fsdp__train_keys.count && !*text; i++) {
+        const fsdp__key *key = &fsdp__train_keys.keys[i];
+        FSDP__FREED char *a = value_of(there, key);
+        FSDP__FREED char *b = value_of(here, key);
+
+        FSDP__TRY_NEW(a);
+        FSDP__TRY_NEW(b);
+        if (strcmp(a, b) != 0 && is_listed(key, keys))
+            snprintf(text, text_bytes, "%s.%s is %s there, and %s here", key->section, key->name, *a ? a : "not set",
+                     *b ? b : "not set");
+    }
+    return FSDP_OK;
+}

@@ -69,6 +69,27 @@ STORY_TEST(one_byte_of_other_data_is_refused)
     CHECK_EQ(s->status, FSDP_INTERRUPTED);
 }
 
+STORY_TEST(another_share_is_named)
+{
+    story *s = *state;
+
+    story_set(s, "data.path", write_long_data(s));
+    story_set(s, "checkpoint.folder", s->folder);
+    story_set(s, "validation.share", "0.1");
+    s->end_after = 2;
+    story_run(s, 1);
+    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    story_set(s, "validation.share", "0.25");
+    story_run(s, 2);
+    CHECK_EQ(s->status, FSDP_INVALID);
+    CHECK_CONTAINS(s->message, "go through different data: validation.share is 0.1 there, and 0.25 here: set it back");
+    story_set(s, "validation.share", "0.1");
+    s->end_after = 3;
+    story_run(s, 2);
+    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    CHECK_EQ(s->resumed_step, 2);
+}
+
 /* As those of before there were digests of all. */
 STORY_TEST(a_checkpoint_without_a_digest_compares_samples)
 {
