@@ -12,7 +12,7 @@ typedef struct fsdp_generate_options {
     int64_t max_new_tokens;
     float temperature; /* 0: always the most likely token; 1: the model's probabilities; above 1: more uniform */
     int64_t top_k;     /* draw from the k most likely tokens; 0: from all */
-    float top_p;       /* then from the fewest of these with this share of their probability; 0 or 1: all */
+    float top_p;       /* then from the fewest of these with this share of their probability; 1, or 0 (not set): all */
     uint64_t seed;
     const int32_t *stop_tokens; /* each of them ends the text */
     int64_t stop_token_count;

@@ -41,7 +41,7 @@ static void usage(void)
          "  --top-k K               choose among the K most likely tokens; default 0:\n"
          "                          among all\n"
          "  --top-p P               choose among the fewest tokens that together have\n"
-         "                          probability P; default 1: all\n"
+         "                          probability P, above 0; default 1: all\n"
          "  --seed S                default 0\n"
          "  --ignore-eos            continue after the token that ends a text\n"
          "                          (eos_token_id)\n"
@@ -72,6 +72,8 @@ static fsdp_status read_numbers(const texts *t, fsdp__continuation *c)
     FSDP_TRY(fsdp__args_number("--temperature", t->temperature, 0, 1000, &temperature));
     FSDP_TRY(fsdp__args_integer("--top-k", t->top_k, 0, 1 << 24, &c->options.top_k));
     FSDP_TRY(fsdp__args_number("--top-p", t->top_p, 0, 1, &top_p));
+    if ((float)top_p <= 0) /* as an option of the library that would be: all */
+        return FSDP_FAIL(FSDP_INVALID, "--top-p is '%s': expected a number above 0 and up to 1", t->top_p);
     FSDP_TRY(fsdp__args_integer("--seed", t->seed, 0, INT64_MAX, &seed));
     c->options.temperature = (float)temperature;
     c->options.top_p = (float)top_p;

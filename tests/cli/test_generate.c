@@ -161,6 +161,9 @@ FIXTURE_TEST(wrong_command_lines_are_refused)
     SAYS(2, "give either --prompt TEXT or --tokens", "generate", "/nowhere", "--prompt", "x", "--tokens", "1");
     SAYS(2, "give either --prompt TEXT or --tokens", "generate", "/nowhere", "--prompt", "x", "--prompt-file", "y");
     SAYS(2, "--top-p is '2'", "generate", "/nowhere", "--prompt", "x", "--top-p", "2");
+    SAYS(2, "--top-p is '0': expected a number above 0 and up to 1", "generate", "/nowhere", "--prompt", "x", "--top-p",
+         "0");
+    SAYS(2, "--top-p is '1e-60'", "generate", "/nowhere", "--prompt", "x", "--top-p", "1e-60");
     SAYS(2, "--dtype is 'int8': expected float32, bfloat16 or float16", "generate", "/nowhere", "--prompt", "x",
          "--dtype", "int8");
     SAYS(2, "-n is '0'", "generate", "/nowhere", "--prompt", "x", "-n", "0");
