@@ -19,6 +19,7 @@ typedef struct request {
     fsdp__on_paper paper;
     fsdp__on_device device;
     const char *price_text, *fit, *trace;
+    fsdp__traced_step step; /* of the trace, if there is one */
     fsdp__output measure, schedule, memory_svg;
     bool json, no_time;
     int64_t room; /* of a rank, in bytes */
@@ -197,9 +198,8 @@ static int tell_schedule(request *r, const fsdp__plan_options *options, double r
 
 typedef struct picture {
     const fsdp__plan *plan;
-    fsdp__traced_step step; /* if there is a trace */
-    bool traced;
-    double limit; /* bytes of a rank; 0: not known */
+    const fsdp__traced_step *step; /* NULL: there is no trace */
+    double limit;                  /* bytes of a rank; 0: not known */
 } picture;
 
 static double step_at(const void *of, int64_t i)
@@ -222,27 +222,21 @@ static fsdp_status print_picture(const void *arg, FILE *out)
     int fills[FSDP_MEMORY_KINDS];
     const fsdp__stack measured = {.layers = FSDP_MEMORY_KINDS,
                                   .fills = fills,
-                                  .count = p->step.first.count,
+                                  .count = p->step ? p->step->first.count : 0,
                                   .at = step_at,
                                   .value = step_bytes,
-                                  .of = &p->step};
+                                  .of = p->step};
 
     for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
         fills[kind] = fsdp__memory_fill(kind);
-    return fsdp__plan_memory_svg(p->plan, fills, p->traced ? &measured : NULL, p->limit, out);
+    return fsdp__plan_memory_svg(p->plan, fills, p->step ? &measured : NULL, p->limit, out);
 }
 
 static fsdp_status draw(request *r, const fsdp__plan *plan, double limit)
 {
-    picture p = {.plan = plan, .traced = r->trace != NULL, .limit = limit};
-    fsdp_status status = p.traced ? fsdp__traced_step_read(r->trace, &p.step) : FSDP_OK;
+    const picture p = {.plan = plan, .step = r->trace ? &r->step : NULL, .limit = limit};
 
-    if (status == FSDP_OK && p.traced && p.step.first.count == 0)
-        status = FSDP_FAIL(FSDP_INVALID, "--trace: '%s' counts no memory", r->trace);
-    if (status == FSDP_OK)
-        status = fsdp__output_write(&r->memory_svg, "--memory-svg", print_picture, &p);
-    fsdp__traced_step_release(&p.step);
-    return status;
+    return fsdp__output_write(&r->memory_svg, "--memory-svg", print_picture, &p);
 }
 
 /* Makes the plan, draws it if that is asked for, and prints it, or with --fit what fits. */
@@ -264,6 +258,14 @@ static int tell_plan(request *r, const fsdp__plan_options *options, const fsdp__
     return FSDP__MAX(status, told);
 }
 
+static fsdp_status read_trace(request *r)
+{
+    if (!r->trace)
+        return FSDP_OK;
+    FSDP_TRY(fsdp_fail_prefix(fsdp__traced_step_read(r->trace, &r->step), "--trace"));
+    return r->step.first.count > 0 ? FSDP_OK : FSDP_FAIL(FSDP_INVALID, "--trace: '%s' counts no memory", r->trace);
+}
+
 static int tell(request *r)
 {
     fsdp__plan_options options = {.world_size = (int)r->paper.world_size,
@@ -272,7 +274,7 @@ static int tell(request *r)
     fsdp__plan_question question;
 
     if (fsdp__output_check(&r->memory_svg, r->paper.config, "--memory-svg", &fsdp__output_svg) != FSDP_OK ||
-        open_device(r) != FSDP_OK)
+        read_trace(r) != FSDP_OK || open_device(r) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
     question = fsdp__on_device_room(&r->device, &r->paper);
     question.price = r->price;
@@ -338,7 +340,13 @@ int fsdp__cmd_plan(int argc, char **argv)
 {
     FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *config = NULL;
 
+    request r = {.price = 0};
+    int status;
+
     if (fsdp_train_config_create(&config) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
-    return with_config(&(request){.paper.config = config}, argc, argv);
+    r.paper.config = config;
+    status = with_config(&r, argc, argv);
+    fsdp__traced_step_release(&r.step);
+    return status;
 }
