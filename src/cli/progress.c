@@ -278,8 +278,10 @@ static void log_line(fsdp__progress *progress, const fsdp_train_report *report, 
 static void log_epoch(fsdp__progress *progress, const fsdp_train_report *report, int64_t before)
 {
     fsdp__progress_clear(progress);
-    printf("epoch: %2lld begins in step %lld, after %s tokens\n", (long long)report->epoch + 1, (long long)report->step,
-           fsdp__thousands(before, FSDP__ROOM(40)));
+    printf("epoch: %2lld begins in step %lld", (long long)report->epoch + 1, (long long)report->step);
+    if (before > 0)
+        printf(", after %s tokens", fsdp__thousands(before, FSDP__ROOM(40)));
+    printf("\n");
     progress->epoch = report->epoch;
 }
 
