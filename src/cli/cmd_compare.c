@@ -66,8 +66,8 @@ static void usage(void)
          "keys that belong to one strategy are ignored for the others. A preset alone\n"
          "trains on random bytes. metrics.jsonl and export.path are not written. If a\n"
          "strategy fails, or does not fit the config, the reason is printed and the others\n"
-         "go on. A strategy or policy that is not possible at all is refused before\n"
-         "anything runs.");
+         "go on; the exit status is 1 if one has failed. A strategy or policy that is not\n"
+         "possible at all is refused before anything runs.");
 }
 
 /* ---- other numbers of ranks ---- */
@@ -105,11 +105,20 @@ static int write_file(fsdp__output *output, const char *option, fsdp_status (*pr
     return fsdp__output_write(output, option, print, c) == FSDP_OK ? 0 : fsdp__failure("%s", fsdp_last_error());
 }
 
+static bool one_failed(const fsdp__comparison *c)
+{
+    bool failed = false;
+
+    for (int v = 0; v < c->variants.count; v++)
+        failed = failed || c->figures[v].failure[0];
+    return failed;
+}
+
 /* Prints everything, the files first: whoever reads the table may close it before its end. */
 static int tell(session *s)
 {
     const fsdp__comparison *c = &s->comparison;
-    int status;
+    int status = one_failed(c) ? FSDP__FAILED : 0;
 
     if (fsdp__comparison_first(c) < 0) { /* mostly all for the same reason */
         for (int v = 0; v < c->variants.count; v++)
@@ -117,7 +126,7 @@ static int tell(session *s)
                 return fsdp__failure("%s", c->figures[v].failure);
         return fsdp__failure("%s", c->variants.items[0].refused);
     }
-    status = write_file(&s->markdown, "--markdown", print_markdown, c);
+    status = write_file(&s->markdown, "--markdown", print_markdown, c) ? FSDP__FAILED : status;
     status = write_file(&s->svg, "--svg", print_svg, c) ? FSDP__FAILED : status;
     if (s->json)
         return fsdp__comparison_print_json(c, stdout) == FSDP_OK || ferror(stdout)

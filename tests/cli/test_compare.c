@@ -108,7 +108,7 @@ FIXTURE_TEST(one_that_cannot_be_does_not_cost_the_others)
     SAYS(1, "model.frozen: 'x.*' matches no parameter", "compare", f->config, "-n", "2", "--strategies=zero1,zero2",
          "--steps=1", "--rounds=1", "--model.frozen=x.*");
     /* Frozen beside others: fsdp1 alone refuses that, once its units are known. */
-    p = RUN(0, "compare", f->config, "-n", "2", "--strategies=fsdp1,fsdp2", "--steps=1", "--rounds=2",
+    p = RUN(1, "compare", f->config, "-n", "2", "--strategies=fsdp1,fsdp2", "--steps=1", "--rounds=2",
             "--model.frozen=model.layers.0.mlp.up_proj.weight", "--svg", svg, "--markdown", markdown);
     CHECK_CONTAINS(p.output, "fsdp1 has failed: ");
     CHECK_CONTAINS(p.output, "failed ");
