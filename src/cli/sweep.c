@@ -226,11 +226,9 @@ static fsdp_status put_into(const one_run *r, fsdp_train_config *config, const c
     return fsdp_train_config_set(config, key, path);
 }
 
-/* Sets the run's own values, and paths that no two runs share. */
-static fsdp_status set_own(const plan *p, const one_run *r, fsdp_train_config *c)
+/* Sets paths that no two runs share. */
+static fsdp_status set_paths(const one_run *r, fsdp_train_config *c)
 {
-    for (int a = 0; a < p->axis_count; a++)
-        FSDP_TRY(fsdp_fail_prefix(fsdp_train_config_set(c, p->axes[a].key, r->values[a]), "--sweep"));
     for (size_t i = 0; i < FSDP__COUNT_OF(own_files); i++) {
         const char *value = *(char *const *)((const char *)c + own_files[i].place);
 
@@ -240,18 +238,22 @@ static fsdp_status set_own(const plan *p, const one_run *r, fsdp_train_config *c
     return FSDP_OK;
 }
 
-/* Returns the text of the run's config; free() it. NULL and a last error: it has none. */
-static char *config_text(const plan *p, const one_run *r, const fsdp_train_config *config, size_t *bytes)
+static fsdp_status make_config(const plan *p, const one_run *r, const fsdp_train_config *config,
+                               fsdp_train_config **out)
 {
-    FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *own = NULL;
-    FSDP__FREED char *text = NULL;
-    FILE *out;
-    fsdp_status status;
+    FSDP_TRY(fsdp__train_config_copy(config, out));
+    for (int a = 0; a < p->axis_count; a++)
+        FSDP_TRY(fsdp_fail_prefix(fsdp_train_config_set(*out, p->axes[a].key, r->values[a]), "--sweep"));
+    return set_paths(r, *out);
+}
 
-    if (fsdp__train_config_copy(config, &own) != FSDP_OK || set_own(p, r, own) != FSDP_OK)
-        return NULL;
-    out = fsdp__begin_text(&text, bytes);
-    status = out ? fsdp_train_config_print(own, out) : FSDP_OK;
+/* Returns the text of the run's config; free() it. NULL and a last error: it has none. */
+static char *config_text(const fsdp_train_config *own, size_t *bytes)
+{
+    FSDP__FREED char *text = NULL;
+    FILE *out = fsdp__begin_text(&text, bytes);
+    fsdp_status status = out ? fsdp_train_config_print(own, out) : FSDP_OK;
+
     FSDP_KEEP_FIRST(status, fsdp__end_text(out));
     return status == FSDP_OK ? fsdp__take(&text) : NULL;
 }
@@ -306,27 +308,41 @@ static fsdp_status check_values(const axis *a, const fsdp_train_config *config)
     return FSDP_OK;
 }
 
+/* Refuses a config of an earlier start that differs. The sweep's folder may have been moved since, or have had another
+ * path: files of the run are compared where they would be now. */
+static fsdp_status check_earlier(const one_run *r, const char *path, const fsdp_train_config *own)
+{
+    FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *earlier = NULL;
+    char difference[200];
+
+    FSDP_TRY(fsdp_train_config_create(&earlier));
+    FSDP_TRY(fsdp_fail_prefix(fsdp_train_config_load(earlier, path), "--sweep"));
+    FSDP_TRY(set_paths(r, earlier));
+    FSDP_TRY(fsdp__train_config_difference(earlier, own, NULL, difference, sizeof difference));
+    if (*difference)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "--sweep: '%s' is of a run with other keys: %s: set it back, name another --sweep-folder, or "
+                         "remove it",
+                         r->folder, difference);
+    return FSDP_OK;
+}
+
 /* Prepares the folder of a run: its config, which must be that of an earlier start, and whether that has finished. */
 static fsdp_status prepare(plan *p, one_run *r, const fsdp_train_config *config)
 {
-    size_t bytes = 0, there_bytes = 0;
-    FSDP__FREED char *path = path_of(r, "config.yaml"), *finished = path_of(r, "finished"), *there = NULL;
-    FSDP__FREED char *text = config_text(p, r, config, &bytes);
+    FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *own = NULL;
+    FSDP__FREED char *path = path_of(r, "config.yaml"), *finished = path_of(r, "finished"), *text = NULL;
+    size_t bytes = 0;
 
-    if (!text)
-        return fsdp_last_status();
     FSDP__TRY_NEW(path && finished);
+    FSDP_TRY(make_config(p, r, config, &own));
+    FSDP__TRY_NEW(text = config_text(own, &bytes));
     FSDP_TRY(hold_folder(p));
     FSDP_TRY(fsdp__make_directories(r->folder));
-    if (!fsdp__path_exists(path))
-        return write_text(r, "config.yaml", text, bytes);
-    FSDP_TRY(fsdp__file_read(path, (size_t)4 << 20, &there, &there_bytes));
+    if (fsdp__path_exists(path))
+        FSDP_TRY(check_earlier(r, path, own));
     r->was_finished = fsdp__path_exists(finished);
-    if (there_bytes != bytes || memcmp(there, text, bytes) != 0)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "--sweep: '%s' is of a run with other keys: name another --sweep-folder, or remove it",
-                         r->folder);
-    return FSDP_OK;
+    return r->was_finished ? FSDP_OK : write_text(r, "config.yaml", text, bytes);
 }
 
 /* ---- a start ---- */

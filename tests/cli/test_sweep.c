@@ -367,8 +367,40 @@ FIXTURE_TEST(a_folder_of_other_keys_is_refused)
                                 NULL};
 
     program_run(f->directory, 0, argv);
-    refuses(f, 1, "--sweep=optimizer.lr=1e-3", "--training.seed=7", "is of a run with other keys");
+    refuses(f, 1, "--sweep=optimizer.lr=1e-3", "--training.seed=7",
+            "is of a run with other keys: training.seed is 42 there, and 7 here: set it back, name another");
     free(folder);
+}
+
+FIXTURE_TEST(a_sweep_whose_folder_has_another_path_goes_on)
+{
+    fixture *f = *state;
+    char *moved = test_path(f->directory, "moved"), *path = test_path(f->directory, "sweep"), *folder;
+    const char *argv[] = {PROGRAM,
+                          "train",
+                          f->config,
+                          "--sweep=optimizer.lr=1e-3",
+                          "--sweep-folder=./sweep",
+                          "--training.steps=2",
+                          "--checkpoint.folder=ckpt",
+                          NULL};
+    char *const option = folder_of(f);
+    program p;
+
+    program_run(f->directory, 0, argv);
+    argv[4] = option;
+    p = program_run(f->directory, 0, argv);
+    CHECK_CONTAINS(p.output, "(finished)");
+    CHECK_EQ(rename(path, moved), 0);
+    CHECK_EQ(unlink(test_path(moved, "optimizer.lr=1e-3/finished")), 0);
+    CHECK(asprintf(&folder, "--sweep-folder=%s", moved) > 0);
+    argv[4] = folder;
+    p = program_run(f->directory, 0, argv); /* it goes on where it is now */
+    CHECK_CONTAINS(p.output, "/moved/optimizer.lr=1e-3/checkpoints");
+    CHECK(!has(f, "sweep"));
+    CHECK(has(f, "moved/optimizer.lr=1e-3/finished"));
+    free(folder);
+    free(option);
 }
 
 FIXTURE_TEST(a_folder_of_another_sweep_that_runs_is_refused)
