@@ -34,6 +34,7 @@ typedef struct one_run {
     const char *values[FSDP__SWEEP_KEYS];
     int status; /* exit status; -1: not started */
     bool was_finished;
+    bool has_metrics; /* which a report reads */
 } one_run;
 
 typedef struct plan {
@@ -396,21 +397,22 @@ static void print_cell(double value, const char *format, int width)
     printf("  %*s", width, text);
 }
 
-/* Gives the figures of what a run has left; NaN where it has left nothing. */
-static fsdp__run_figures figures_of(const one_run *r)
+/* Gives the figures of what a run has left, and notes whether it has left any; NaN where it has left nothing. */
+static fsdp__run_figures figures_of(one_run *r)
 {
     fsdp__run_figures none = {NAN, NAN, 0, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
     FSDP__FREED char *path = path_of(r, "metrics.jsonl");
     FSDP__SCOPED(fsdp__recorded_runs_free) fsdp__recorded_runs runs = {.count = 0};
     bool held = fsdp_hold_error(true);
 
-    if (path && fsdp__recorded_runs_read(&runs, path) == FSDP_OK && runs.count > 0)
+    r->has_metrics = path && fsdp__recorded_runs_read(&runs, path) == FSDP_OK && runs.count > 0;
+    if (r->has_metrics)
         none = fsdp__run_figures_of(&runs.runs[runs.count - 1]);
     fsdp_release_error(held);
     return none;
 }
 
-static void print_row(const plan *p, const one_run *r, const int *widths)
+static void print_row(const plan *p, one_run *r, const int *widths)
 {
     fsdp__run_figures f = figures_of(r);
 
@@ -425,7 +427,29 @@ static void print_row(const plan *p, const one_run *r, const int *widths)
     putchar('\n');
 }
 
-static void print_table(const plan *p)
+/* Prints the command that compares the runs: those that have metrics, and no more than a report takes. */
+static void print_report(const plan *p)
+{
+    int count = 0;
+
+    for (int i = 0; i < p->run_count; i++)
+        count += p->runs[i].has_metrics;
+    if (count == 0)
+        return;
+    if (count > FSDP__MOST_RUNS)
+        printf("\nto compare the first %d: fsdp report", FSDP__MOST_RUNS);
+    else
+        printf("\nto compare them: fsdp report");
+    count = 0;
+    for (int i = 0; i < p->run_count && count < FSDP__MOST_RUNS; i++)
+        if (p->runs[i].has_metrics) {
+            printf(" %s", FSDP__SHELL_WORD(p->runs[i].folder));
+            count++;
+        }
+    printf(" -o report.html\n");
+}
+
+static void print_table(plan *p)
 {
     int widths[FSDP__SWEEP_KEYS];
 
@@ -439,10 +463,7 @@ static void print_table(const plan *p)
     printf("  %9s  %9s  %10s  %9s\n", "loss", "best val.", "tokens/s", "peak");
     for (int i = 0; i < p->run_count; i++)
         print_row(p, &p->runs[i], widths);
-    printf("\nto compare them: fsdp report");
-    for (int i = 0; i < p->run_count; i++)
-        printf(" %s", FSDP__SHELL_WORD(p->runs[i].folder));
-    printf(" -o report.html\n");
+    print_report(p);
 }
 
 static int run_all(plan *p, const fsdp_train_config *config)

@@ -79,6 +79,25 @@ FIXTURE_TEST(a_run_that_fails_is_a_row)
     free(folder);
 }
 
+FIXTURE_TEST(runs_without_metrics_are_not_among_those_to_compare)
+{
+    fixture *f = *state;
+    char *folder = folder_of(f);
+    const char *argv[] = {
+        PROGRAM, "train", f->config, "--sweep=data.path=none.txt,neither.txt,data.txt", folder, "--training.steps=2",
+        NULL};
+    program p = program_run(f->directory, 1, argv);
+
+    CHECK_CONTAINS(p.output, "to compare them: fsdp report");
+    CHECK_NULL(strstr(strstr(p.output, "to compare them"), "/data.path=n"));
+    CHECK_CONTAINS(strstr(p.output, "to compare them"), "/data.path=data.txt -o report.html\n");
+    argv[3] = "--sweep=data.path=none.txt,neither.txt";
+    p = program_run(f->directory, 1, argv);
+    CHECK_CONTAINS(p.output, "failed (exit status 1)");
+    CHECK_NULL(strstr(p.output, "to compare them"));
+    free(folder);
+}
+
 FIXTURE_TEST(an_interruption_ends_it_and_it_goes_on)
 {
     fixture *f = *state;
