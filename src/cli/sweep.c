@@ -474,7 +474,7 @@ static int run_all(plan *p, const fsdp_train_config *config)
         return fsdp__usage_error("%s", fsdp_last_error());
     for (int a = 0; a < p->axis_count; a++)
         if (check_values(&p->axes[a], config) != FSDP_OK)
-            return fsdp__failure("%s", fsdp_last_error());
+            return fsdp__usage_error("%s", fsdp_last_error());
     for (int i = 0; i < p->run_count; i++) /* all of them first: a wrong value costs no run */
         if (prepare(p, &p->runs[i], config) != FSDP_OK)
             return fsdp__failure("%s", fsdp_last_error());

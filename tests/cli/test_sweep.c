@@ -371,11 +371,11 @@ FIXTURE_TEST(what_is_no_sweep_is_refused_before_it_runs)
     refuses(f, 2, "--sweep=optimizer.lr=1,2", "--optimizer.lr=3",
             "both --sweep and --optimizer.lr give values of optimizer.lr: leave one of them out");
     refuses(f, 2, "--sweep=optimizer.lr=1,1", NULL, "two runs would be called 'optimizer.lr=1'");
-    refuses(f, 1, "--sweep=optimizer.lr=1e-3,0.001", NULL, "optimizer.lr is the same with '1e-3' and '0.001'");
+    refuses(f, 2, "--sweep=optimizer.lr=1e-3,0.001", NULL, "optimizer.lr is the same with '1e-3' and '0.001'");
     refuses(f, 2, "--training.seed=1", NULL, "there is no --sweep");
-    refuses(f, 1, "--sweep=optimizer.lr=1e-3,much", NULL,
+    refuses(f, 2, "--sweep=optimizer.lr=1e-3,much", NULL,
             "--sweep: optimizer.lr is 'much': expected a number greater than 0");
-    refuses(f, 1, "--sweep=optimizer.lrr=1e-3", NULL, "optimizer.lrr is not a key of optimizer; did you mean 'lr'?");
+    refuses(f, 2, "--sweep=optimizer.lrr=1e-3", NULL, "optimizer.lrr is not a key of optimizer; did you mean 'lr'?");
 }
 
 FIXTURE_TEST(a_folder_of_other_keys_is_refused)
