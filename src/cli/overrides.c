@@ -1,6 +1,7 @@
 /* overrides.c - sets keys of a config from the command line. */
 #include "cli/overrides.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/compiler.h"
@@ -50,4 +51,14 @@ bool fsdp__override_is_given(int argc, char **argv, const char *key)
             (argv[i][2 + length] == '=' || argv[i][2 + length] == '\0'))
             return true;
     return false;
+}
+
+fsdp_status fsdp__override_check(const fsdp_train_config *config, int argc, char **argv)
+{
+    if (isnan(config->training.epochs) || !fsdp__override_is_given(argc, argv, "training.steps"))
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID,
+                     "train: --training.steps is given, but training.epochs, which is %g, takes its place: leave one "
+                     "of them out (--training.epochs= unsets it)",
+                     config->training.epochs);
 }

@@ -18,5 +18,7 @@ fsdp_status fsdp__override_set(void *arg, const char *key, const char *value);
 
 /* Returns whether the command line gives the key. */
 bool fsdp__override_is_given(int argc, char **argv, const char *key);
+/* Refuses a key that the command line gives though another one, which is set, takes its place. */
+fsdp_status fsdp__override_check(const fsdp_train_config *config, int argc, char **argv);
 
 #endif

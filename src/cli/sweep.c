@@ -187,7 +187,7 @@ static fsdp_status make_run(plan *p, int number)
     return FSDP_OK;
 }
 
-static fsdp_status make_plan(plan *p)
+static fsdp_status make_plan(plan *p, bool has_epochs)
 {
     int64_t runs = 1;
 
@@ -197,6 +197,9 @@ static fsdp_status make_plan(plan *p)
         for (int a = 0; a < p->axis_count; a++)
             if (strcmp(p->axes[a].key, p->axes[p->axis_count].key) == 0)
                 return FSDP_FAIL(FSDP_INVALID, "--sweep: %s is given twice", p->axes[a].key);
+        if (strcmp(p->axes[p->axis_count].key, "training.steps") == 0 && has_epochs)
+            return FSDP_FAIL(FSDP_INVALID,
+                             "--sweep: training.epochs takes the place of training.steps: leave one of them out");
         if (runs > FSDP__SWEEP_RUNS)
             return FSDP_FAIL(FSDP_INVALID, "--sweep: more than %d runs", FSDP__SWEEP_RUNS);
     }
@@ -470,7 +473,7 @@ static int run_all(plan *p, const fsdp_train_config *config)
 {
     int failed = 0;
 
-    if (make_plan(p) != FSDP_OK)
+    if (make_plan(p, !isnan(config->training.epochs)) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
     for (int a = 0; a < p->axis_count; a++)
         if (check_values(&p->axes[a], config) != FSDP_OK)

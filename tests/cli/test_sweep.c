@@ -368,6 +368,8 @@ FIXTURE_TEST(what_is_no_sweep_is_refused_before_it_runs)
     refuses(f, 2, "--sweep=export.path=a,b", NULL, "--sweep: runs that differ in export.path alone are equal");
     refuses(f, 2, "--sweep=metrics.jsonl=a,b", NULL, "sweep another key");
     refuses(f, 2, "--sweep=optimizer.lr=1e-3,,2", NULL, "has an empty value");
+    refuses(f, 2, "--sweep=optimizer.lr=1e-3", "--training.epochs=2",
+            "--training.steps is given, but training.epochs, which is 2, takes its place: leave one of them out");
     refuses(f, 2, "--sweep=optimizer.lr=1,2", "--optimizer.lr=3",
             "both --sweep and --optimizer.lr give values of optimizer.lr: leave one of them out");
     refuses(f, 2, "--sweep=optimizer.lr=1,1", NULL, "two runs would be called 'optimizer.lr=1'");
