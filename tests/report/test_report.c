@@ -308,9 +308,10 @@ TEST(losses_are_drawn_with_how_they_differ)
 {
     const shape shapes[] = {{"a<", "{}", falls, even, 95, 95, NULL, NULL},
                             {"b", "{}", higher, even, 100, 100, NULL, NULL},
-                            {"none", "{}", falls, even, 5, 5, NULL, NULL}};
+                            {"short", "{}", falls, even, 5, 5, NULL, NULL},
+                            {"none", "{}", falls, even, 0, 5, NULL, NULL}};
     fsdp__report *empty = test_new(sizeof *empty);
-    char *picture = shown(shapes, 3, fsdp__report_svg), first[16], next[16];
+    char *picture = shown(shapes, 4, fsdp__report_svg), first[16], next[16];
     const char *line;
 
     CHECK_CONTAINS(picture, "<svg xmlns=");
@@ -318,9 +319,24 @@ TEST(losses_are_drawn_with_how_they_differ)
     CHECK_CONTAINS(picture, "difference to a&#60;");
     line = strstr(strstr(picture, "aria-label=\"Differences\""), "line c1\" d=\"M");
     CHECK_EQ(sscanf(line, "line c1\" d=\"M%*f %15[0-9.]h0L%*f %15[0-9.]", first, next), 2);
-    CHECK_STRING(first, next);                             /* it is half a unit higher all the time */
-    CHECK_EQ(test_count(picture, "class=\"line c2\""), 1); /* in the legend: it has too few steps */
-    CHECK_ERROR(fsdp__report_svg(empty, stdout), FSDP_INVALID, "no run has 10 steps");
+    CHECK_STRING(first, next); /* it is half a unit higher all the time */
+    CHECK_CONTAINS(picture, "short: 4.9725 at the end of its few steps");
+    CHECK_EQ(test_count(picture, "class=\"line c2\""), 2); /* its single losses, which no means are compared with */
+    CHECK_CONTAINS(picture, "none: no losses");
+    CHECK(!strstr(picture, "nan"));
+    CHECK_ERROR(fsdp__report_svg(empty, stdout), FSDP_INVALID, "no run has a step with a loss");
+}
+
+TEST(losses_of_a_few_steps_are_drawn_step_by_step)
+{
+    const shape shapes[] = {{"a", "{}", falls, even, 3, 3, NULL, NULL}, {"b", "{}", higher, even, 9, 9, NULL, NULL}};
+    char *picture = shown(shapes, 2, fsdp__report_svg);
+
+    CHECK_CONTAINS(picture, "loss of each step");
+    CHECK_CONTAINS(picture, "aria-label=\"Differences\"");
+    CHECK(!strstr(picture, "nan"));
+    CHECK_EQ(test_count(picture, "class=\"line c0\""), 2);
+    CHECK_EQ(test_count(picture, "class=\"line c1\""), 3);
 }
 
 TEST(many_runs_stay_readable)
