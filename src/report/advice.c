@@ -13,6 +13,7 @@
 enum {
     WINDOW = 20,  /* steps before a jump */
     FEW_RUNS = 3, /* so many are compared one by one */
+    WORSE = 2,    /* validations after the best one: a single one may be worse by chance */
     FEWEST = 40   /* steps of which the speed of the first and last quarter is compared */
 };
 
@@ -161,9 +162,10 @@ static fsdp_status of_jump(fsdp__advices *all, const fsdp__recorded_run *run)
 static fsdp_status of_validation(fsdp__advices *all, const fsdp__recorded_run *run)
 {
     const fsdp__point_of_series *best = fsdp__lowest_point(&run->validation);
-    double last = best ? run->validation.points[run->validation.count - 1].value : NAN;
+    int64_t since = best ? run->validation.points + run->validation.count - 1 - best : 0; /* validations */
+    double last = best ? best[since].value : NAN;
 
-    if (!best || !(last > 1.01 * best->value))
+    if (since < WORSE || !(last > 1.01 * best->value))
         return FSDP_OK;
     return fsdp__advise(
         all, run,
@@ -243,8 +245,8 @@ static fsdp_status of_slow_steps(fsdp__advices *all, const fsdp__recorded_run *r
     double median = s ? fsdp__median(s, 1, s->count) : NAN, lost = 0, worst = 0, at = 0;
     int64_t count = 0;
 
-    for (int64_t i = 1; s && i < s->count; i++)
-        if (s->points[i].value > 2 * median) {
+    for (int64_t i = 1; s && i < s->count; i++) /* the first step of a start takes longer by itself */
+        if (s->points[i].value > 2 * median && !fsdp__begins_start(run, s, i)) {
             count++;
             lost += s->points[i].value - median;
             if (s->points[i].value > worst) {

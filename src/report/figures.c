@@ -120,8 +120,7 @@ static double median_of(const fsdp__recorded_run *run, const char *name)
     return series ? fsdp__median(series, series->count > 1, series->count) : NAN;
 }
 
-/* Returns whether the n-th step is the first after a start. */
-static bool begins_start(const fsdp__recorded_run *run, const fsdp__series *steps, int64_t n)
+bool fsdp__begins_start(const fsdp__recorded_run *run, const fsdp__series *steps, int64_t n)
 {
     for (int64_t i = 0; n > 0 && i < run->resumes.count; i++)
         if (run->resumes.points[i].step >= steps->points[n - 1].step &&
@@ -138,7 +137,7 @@ double fsdp__tokens_per_second(const fsdp__recorded_run *run, int64_t begin, int
     for (int64_t i = begin; speed && ms && i < end && i < speed->count && i < ms->count; i++) {
         double of_step = ms->points[i].value / 1000, made = speed->points[i].value * of_step;
 
-        if (!isfinite(made) || (speed->count > 1 && begins_start(run, speed, i)))
+        if (!isfinite(made) || (speed->count > 1 && fsdp__begins_start(run, speed, i)))
             continue;
         tokens += made;
         seconds += of_step;

@@ -36,6 +36,9 @@ const fsdp__point_of_series *fsdp__lowest_point(const fsdp__series *series);
 /* Returns the median of the finite values from the point `begin` to before `end`; NaN if there are none. */
 double fsdp__median(const fsdp__series *series, int64_t begin, int64_t end);
 
+/* Returns whether the n-th of the steps is the first after a start: caches are cold. */
+bool fsdp__begins_start(const fsdp__recorded_run *run, const fsdp__series *steps, int64_t n);
+
 /* Returns the tokens of the steps from the n-th, `begin`, to before `end`, over the time that they take together; NaN
  * if that is not known. The first step of each start is left out, unless the run has only one step: caches are cold. */
 double fsdp__tokens_per_second(const fsdp__recorded_run *run, int64_t begin, int64_t end);

@@ -134,6 +134,34 @@ TEST(what_stands_out_is_named_with_its_step)
     CHECK_CONTAINS(text, "the slowest is step 50, 1.5 s.");
 }
 
+/* The first step after a resume is slow by itself, and one bad validation may be chance. */
+TEST(resumes_and_a_single_bad_validation_are_not_blamed)
+{
+    const shape halting = {"a", "{}", falls, halts, STEPS, STEPS, NULL, NULL};
+    fsdp__point_of_series resumes[STEPS / 50], validations[] = {{100, 2.5}, {200, 3}, {300, 3.5}};
+    fsdp__recorded_run run = run_create(&halting);
+    fsdp__report report = {.sources.runs = {&run, 1, 1, usual}};
+    FILE *out = test_begin_text();
+    char *text;
+
+    for (int i = 0; i < STEPS / 50; i++)
+        resumes[i] = (fsdp__point_of_series){50 * i + 49, 0};
+    run.resumes = (fsdp__series){.points = resumes, .count = STEPS / 50};
+    run.validation = (fsdp__series){.points = validations, .count = 2};
+    CHECK_OK(fsdp__advices_of(&report.sources, NULL, &report.advices));
+    CHECK_OK(fsdp__report_text(&report, out));
+    text = test_end_text(out);
+    CHECK_CONTAINS(text, "Nothing stands out");
+    fsdp__advices_free(&report.advices);
+    run.validation.count = 3;
+    report.advices = (fsdp__advices){.count = 0};
+    CHECK_OK(fsdp__advices_of(&report.sources, NULL, &report.advices));
+    CHECK_EQ(report.advices.count, 1);
+    CHECK_CONTAINS(report.advices.items[0].text, "it learns its data by heart");
+    fsdp__advices_free(&report.advices);
+    run_free(&run);
+}
+
 static double slower_later(int step)
 {
     return step > 200 ? 150 : 100;
