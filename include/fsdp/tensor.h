@@ -90,7 +90,7 @@ fsdp__shape<sizeof...(Sizes)> fsdp__shape_of(Sizes... sizes)
 FSDP_API int fsdp_tensor_ndim(const fsdp_tensor *tensor);
 FSDP_API const int64_t *fsdp_tensor_shape(const fsdp_tensor *tensor);   /* ndim entries */
 FSDP_API const int64_t *fsdp_tensor_strides(const fsdp_tensor *tensor); /* in elements */
-FSDP_API int64_t fsdp_tensor_size(const fsdp_tensor *tensor, int dim);  /* negative dims count from the end */
+FSDP_API int64_t fsdp_tensor_size(const fsdp_tensor *tensor, int dim);  /* dim < 0: from the end; gives -1 for none */
 FSDP_API int64_t fsdp_tensor_numel(const fsdp_tensor *tensor);
 FSDP_API fsdp_dtype fsdp_tensor_dtype(const fsdp_tensor *tensor);
 FSDP_API fsdp_device *fsdp_tensor_device(const fsdp_tensor *tensor);
