@@ -52,7 +52,8 @@ static fsdp_status look_after(const fsdp_process_group *group)
     return group->ops->health ? group->ops->health->look_after(group->transport_group, group->carriage.ticks) : FSDP_OK;
 }
 
-static uint64_t is_busy(const fsdp_process_group *group)
+/* Returns a number that grows as the device does the calls of the group; 0: it has done all. */
+static uint64_t progress_of(const fsdp_process_group *group)
 {
     return group->carriage.ops ? group->carriage.ops->busy(group->carriage.state) : 0;
 }
@@ -62,7 +63,7 @@ static fsdp_status look(fsdp__comm *comm)
     FSDP__HELD(&comm->mutex);
     for (fsdp_process_group *g = comm->groups; g; g = g->next) {
         fsdp__carriage *c = &g->carriage;
-        uint64_t busy = is_busy(g);
+        uint64_t busy = progress_of(g);
 
         c->ticks = busy && busy == c->seen ? c->ticks + 1 : 0;
         c->seen = busy;
@@ -79,7 +80,7 @@ static void release(fsdp__comm *comm, fsdp_status status, const char *text)
     for (fsdp_process_group *g = comm->groups; g; g = g->next) {
         const fsdp__carriage *c = &g->carriage;
 
-        if (!is_busy(g))
+        if (!progress_of(g))
             continue;
         fsdp__device_condemn(c->device, status, text);
         c->ops->release(c->state);
@@ -143,7 +144,7 @@ fsdp_status fsdp__carrier_watch_start(fsdp__comm *comm)
 
 void fsdp__carrier_watch_settle(fsdp_process_group *group)
 {
-    while (is_busy(group))
+    while (progress_of(group))
         (void)nanosleep(&(struct timespec){.tv_nsec = SETTLE_NS}, NULL);
 }
 

@@ -65,8 +65,9 @@ void fsdp__tp_note_cut(fsdp__tp_plan *plan, int dim, int64_t whole)
     plan->uneven[dim] = plan->uneven[dim] || whole % plan->ranks != 0;
 }
 
-/* Adds up the lengths of all ranks' parts. All ranks find the same. */
-static fsdp_status ask_all(const fsdp__tp_plan *plan, int dim, int64_t length, uint64_t *whole)
+/* Asks all ranks for the lengths of their parts, checks that the dimension is cut by the chunk rule, and adds the
+ * lengths up. */
+static fsdp_status find_whole_of_all(const fsdp__tp_plan *plan, int dim, int64_t length, uint64_t *whole)
 {
     void **lengths = NULL;
     size_t *bytes = NULL;
@@ -91,13 +92,13 @@ static fsdp_status ask_all(const fsdp__tp_plan *plan, int dim, int64_t length, u
     return status;
 }
 
-/* Finds how long dimension `dim` is of which x is this rank's part. All ranks ask each other, or none does: what is
- * noted of the plan decides. The length of a part alone does not tell, since a module may have cut it again in a way of
- * its own. */
+/* Finds the whole length of dimension `dim`, of which x has this rank's part. The plan notes which dimensions are cut
+ * unevenly; only for these do ranks ask each other, so all of them ask or none does. The length of a part alone does
+ * not tell the whole, since a module may have cut it again in a way of its own. */
 static fsdp_status find_whole(const fsdp__tp_plan *plan, const fsdp_tensor *x, int dim, uint64_t *whole)
 {
     if (plan->uneven[dim])
-        return ask_all(plan, dim, x->shape[dim], whole);
+        return find_whole_of_all(plan, dim, x->shape[dim], whole);
     *whole = (uint64_t)(x->shape[dim] * plan->ranks);
     return FSDP_OK;
 }

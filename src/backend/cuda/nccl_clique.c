@@ -209,7 +209,7 @@ static bool busy(fsdp__clique *c)
 }
 
 /* Ends what was registered. Call it with the mutex held. */
-static fsdp_status hide(fsdp__clique *c)
+static fsdp_status deregister(fsdp__clique *c)
 {
     fsdp__nccl_window *window = c->window;
     void *handle = c->handle;
@@ -230,7 +230,7 @@ static fsdp_status begin_to_leave(fsdp__clique *c)
     FSDP_TRY(fsdp__cuda_use(c->device));
     if (c->done && cudaEventQuery(c->done) == cudaErrorNotReady)
         return FSDP_OK;
-    FSDP_TRY(hide(c));
+    FSDP_TRY(deregister(c));
     c->leaves = true;
     return FSDP__NCCL_CALL(c->nccl, c->comm, CommFinalize, c->comm);
 }

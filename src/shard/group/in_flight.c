@@ -86,7 +86,7 @@ bool fsdp__in_flight_contributed(const fsdp__in_flight *flight, int64_t i)
 }
 
 /* Marks the i-th result as available to whoever uses the device's stream. */
-static void is_written(const fsdp__in_flight *flight, int64_t i)
+static void mark_written(const fsdp__in_flight *flight, int64_t i)
 {
     if (flight->gradients[i] && flight->gradients[i]->storage->written == flight->done)
         flight->gradients[i]->storage->written = NULL;
@@ -177,7 +177,7 @@ fsdp_status fsdp__in_flight_land(fsdp__in_flight *flight, fsdp_context *context,
     status = fsdp__stream_check(stream);
     *flight = (fsdp__in_flight){.done = landing.done}; /* a hook may start another reduction */
     for (int64_t i = 0; i < landing.count; i++)
-        is_written(&landing, i);
+        mark_written(&landing, i);
     for (int64_t i = 0; i < landing.count; i++)
         FSDP_KEEP_FIRST(status,
                         land(context, &landing, i, status == FSDP_OK && fsdp__in_flight_contributed(&landing, i)));
@@ -198,7 +198,7 @@ void fsdp__in_flight_drop(fsdp__in_flight *flight)
         return;
     (void)fsdp_stream_synchronize(flight->stream); /* what the stream reads and writes is freed now */
     for (int64_t i = 0; i < flight->count; i++) {
-        is_written(flight, i);
+        mark_written(flight, i);
         drop(flight, i);
     }
     let_go_memory(flight);

@@ -101,8 +101,8 @@ void fsdp__param_set_dim(fsdp__param *param, int dim)
                                    .inner = fsdp__shape_numel(tensor->ndim - dim - 1, tensor->shape + dim + 1)};
 }
 
-/* Makes the tensor contiguous if it is on the meta device: without values nothing can lie apart. */
-static void set_strides(fsdp_tensor *tensor)
+/* Gives a tensor on the meta device contiguous strides: it has no values that could lie apart. */
+static void make_meta_contiguous(fsdp_tensor *tensor)
 {
     if (fsdp_device_is_meta(fsdp_tensor_device(tensor)))
         fsdp__shape_contiguous_strides(tensor->ndim, tensor->shape, tensor->strides);
@@ -214,7 +214,7 @@ static void set_whole(fsdp__param *param, const fsdp_distribution *distribution)
     tensor->offset -= param->part.at;
     if (!fsdp_distribution_is_flat(distribution)) {
         tensor->shape[param->dim] = param->extent.rows;
-        set_strides(tensor);
+        make_meta_contiguous(tensor);
         return;
     }
     tensor->ndim = distribution->ndim;
@@ -241,7 +241,7 @@ static void set_part(fsdp__param *param, const fsdp__mesh_info *mesh)
     tensor->offset += param->part.at;
     if (param->placement.kind == FSDP_SHARD) {
         tensor->shape[param->dim] = fsdp_shard_range(param->extent.rows, mesh->ranks, mesh->rank, &(int64_t){0});
-        set_strides(tensor);
+        make_meta_contiguous(tensor);
         return;
     }
     tensor->ndim = 1;

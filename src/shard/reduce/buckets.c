@@ -162,7 +162,7 @@ static void division_close(division *d)
 }
 
 /* Lists the divided parameters bucket after bucket, in the order of `rank[bucket]`. */
-static void sort(division *d, const int32_t *rank)
+static void list_in_order(division *d, const int32_t *rank)
 {
     int32_t *order = d->order;
 
@@ -195,7 +195,7 @@ fsdp_status fsdp__buckets_assign(fsdp__param_group *group)
     divide(&d);
     for (int32_t i = 0; i < d.buckets; i++) /* parameters registered last are sent first */
         d.closed[i] = d.buckets - 1 - i;
-    sort(&d, d.closed);
+    list_in_order(&d, d.closed);
     apply(group, &d, d.buckets);
     b->rebuilt = b->options.find_unused_parameters;
     b->backwards = b->arrival_count = 0;
@@ -272,7 +272,7 @@ fsdp_status fsdp__buckets_rebuild(fsdp__param_group *group)
     FSDP_TRY(division_open(group, &d));
     d.count = list_arrivals(group, d.params);
     divide(&d);
-    sort(&d, d.closed);
+    list_in_order(&d, d.closed);
     /* Gradients may have arrived in another order on each rank, so all take the speaker's division. */
     d.order[d.count] = d.buckets;
     FSDP_TRY(exchange(group, d.order, d.count + 1, false));

@@ -15,7 +15,7 @@ static const fsdp__param *param_at(const fsdp__module_state *state, int64_t i)
     return NULL;
 }
 
-static fsdp_status is_below(void *root, fsdp__module_state *state)
+static fsdp_status check_below(void *root, fsdp__module_state *state)
 {
     return fsdp__root_find(root, state) >= 0 ? FSDP_OK : FSDP_STATE;
 }
@@ -24,7 +24,7 @@ static fsdp_status is_below(void *root, fsdp__module_state *state)
 static fsdp_status check_shared(const fsdp__root *root, char *const *names)
 {
     for (int64_t i = 0; i < root->state_count; i++)
-        if (fsdp__module_state_each(root->states[i], is_below, (void *)(uintptr_t)root) != FSDP_OK)
+        if (fsdp__module_state_each(root->states[i], check_below, (void *)(uintptr_t)root) != FSDP_OK)
             return FSDP_FAIL(FSDP_STATE,
                              "'%s' shares parameters with a sharded module outside of the outermost one: run the first "
                              "forward through a sharded module that has both",

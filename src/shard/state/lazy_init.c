@@ -358,7 +358,7 @@ static void visit_groups(const fsdp_module *module, void (*visit)(fsdp__param_gr
         visit_groups(module->parts->children[i].module, visit, a);
 }
 
-static void is_to_compare(fsdp__param_group *group, agreement *a)
+static void reset_asked(fsdp__param_group *group, agreement *a)
 {
     (void)a;
     group->asked = false;
@@ -403,7 +403,7 @@ fsdp_status fsdp__begin_together(void *outermost, fsdp_module *module, fsdp_stat
 
     visit_groups(module, end_read, &asked); /* a late writer may be waiting for that */
     visit_groups(module, agree, &asked);
-    visit_groups(module, is_to_compare, &asked);
+    visit_groups(module, reset_asked, &asked);
     visit_groups(module, compare, &asked);
     made = (agreement){.status = asked.status == FSDP_OK ? make(&c) : asked.status};
     visit_groups(module, agree, &made);
