@@ -1,4 +1,4 @@
-/* on_paper.c - reads what a command is asked about that starts nothing. */
+/* on_paper.c - reads the model and the ranks that plan and explain are asked about: these commands start no ranks. */
 #include "cli/on_paper.h"
 
 #include <string.h>

@@ -80,8 +80,8 @@ static void hear(watched *w, int number)
         w->first = number;
 }
 
-/* Looks for what no signal tells: a debugger keeps a run that has ended, or, like a frozen control group, one that is
- * to end. */
+/* Looks for what no signal tells: a debugger may keep a run that has ended, and a debugger or a frozen control group
+ * may keep a run from ending. */
 static void look(watched *w, int *status)
 {
     char who[FSDP__WHO_TRACES], why[120];

@@ -15,8 +15,8 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-/* Says what no work uses any more: of the blocks that were given back first, so many, those that no work behind the
- * item `queued` uses. */
+/* Says which blocks no work uses any more: the first `given` of those that were given back, except those that work
+ * behind the item `queued` uses. */
 typedef struct fsdp__past {
     uint64_t given, queued;
 } fsdp__past;
@@ -30,14 +30,14 @@ typedef struct fsdp__allocator {
     fsdp_memory_stats stats;
     fsdp__accounts accounts;     /* of memory from elsewhere */
     bool behind;                 /* work that was queued earlier may still use what was given back */
-    bool settled;                /* but not now: what is unused may be returned */
+    bool settled;                /* no such work is left just now: what is unused may be returned */
     uint64_t given;              /* blocks that were given back so far */
-    fsdp__past known;            /* what is known to be past where work is issued to a device, */
-    fsdp__past ahead;            /* and what is when the device has got to `moment` */
+    fsdp__past known;            /* what is known to be past, where work is issued to a device */
+    fsdp__past ahead;            /* what is past when the device has got to `moment` */
     fsdp__device_moment *moment; /* NULL: nobody has asked */
     size_t leaving;              /* bytes that are returned when they are past */
     size_t live, most;           /* of segments, not of memory from elsewhere: now, and the most at once */
-    bool waits;                  /* a request has failed that what is unused may serve, once this is settled */
+    bool waits;                  /* a request has failed: unused memory may serve it when no work uses that any more */
     fsdp__step_places places;    /* in the newest segment of the large pool */
     size_t top;     /* where the last place ends: what is unused above it is to be returned. 0: nothing is */
     size_t highest; /* the same of places that forwards have chosen around what lives, since then */

@@ -10,12 +10,12 @@
  * that it will ask otherwise, as for buckets that have been divided anew, it says so: what it asked for before loses
  * its room, and what it asks for instead lies beside all that is still expected.
  *
- * A request is known by who asks for it, for what: the next one of the same in a list of those expected. One that is
- * not among the next few of them has no place, and those between have been left out. Such a request, one that needs
- * more than its place has room for, one whose place is not free, and one for whose place far more would be mapped than
- * has ever lived at once, is served as anything else is: places say where to look first, never what may be given. What
- * outlives its step, as a moving average that is made anew, would be in the way of its successor: in such loops each
- * forward chooses places around what lives then.
+ * A request is recognized by its taker and its kind of memory: it is the next such one in the list of requests that
+ * are expected, and has that one's place. If it is not among the next few of the list, it has no place. A request
+ * without a place, one that needs more room than its place has, one whose place is not free, and one whose place would
+ * map far more than has ever lived at once, get memory like any other: a place only says where to look first. What
+ * outlives its step, such as a moving average that is made anew, would be in the way of its successor. In such loops
+ * each forward chooses places around what lives then.
  *
  * A loop marks a step twice: at its first call that records a graph, the forward, and where its gradients are dropped,
  * which ends it. What comes after the end is noted apart: of that, what still lives at the next forward is the front of
@@ -58,15 +58,15 @@ typedef struct fsdp__step_places {
     int64_t next;            /* number of the next one of these */
     int64_t live_ahead;      /* those ahead that live */
     bool on;                 /* requests are noted */
-    bool ended;              /* the step, and no forward has come since */
-    bool choosing;           /* places are to be chosen for it then */
+    bool ended;              /* the step has ended, and no forward has come since */
+    bool choosing;           /* places are to be chosen at the next forward */
     bool carries;            /* something that is expected outlives its step, and not too much is expected */
-    bool strange;            /* the step has asked for what was not expected, */
-    bool missed;             /* or for what had no room or was not free, or for too much to be noted */
-    bool returned;           /* what was unused in the first step */
+    bool strange;            /* the step has asked for what was not expected */
+    bool missed;             /* a request's place had no room or was not free, or there were too many to be noted */
+    bool returned;           /* what was unused in the first step has been given back */
     bool repeats;            /* the step that ended last asked for what was expected */
     bool renewed;            /* something is asked for otherwise in the step that runs */
-    bool disturbed;          /* a step since places were chosen did not, or missed its places */
+    bool disturbed;          /* since places were chosen, a step did not repeat the one before, or missed places */
     int64_t forwards;        /* of the step so far, but for the first one */
     int64_t moment;          /* requests and returns so far */
     int64_t steps, again;    /* those that have ended; places are not chosen again before there are so many */

@@ -26,7 +26,8 @@ typedef struct sized_layer {
     fsdp__layer_code code; /* of a Linear, Conv1D */
 } sized_layer;
 
-/* A layer that was not made here, with the type of one that was, has no more than fsdp_layer has. */
+/* Returns the layer's code. A layer of another maker may have the type of one of these, and only the fields of
+ * fsdp_layer: its weight is plain. */
 const fsdp__layer_code *fsdp__layer_code_of(const fsdp_module *layer)
 {
     static const fsdp__layer_code plain = {.weight.code = FSDP__WEIGHT_PLAIN};
@@ -96,13 +97,14 @@ fsdp_module *fsdp_linear_create(fsdp_context *context, fsdp_device *device, int6
     return fsdp__module_built(&m->layer.base, linear_build(m, device, options));
 }
 
-/* Returns whether nothing acts around a module: what contains it may compute what it does. */
+/* Returns whether the module has neither hooks nor recomputation: then its parent may compute its result itself. */
 static bool is_bare(const fsdp_module *module)
 {
     return module->parts->hook_count == 0 && !module->parts->recompute;
 }
 
-static bool is_bare_product(const fsdp_module *module) /* whose weight is no codes */
+/* Returns whether such a module is a product whose weight is not coded. */
+static bool is_bare_product(const fsdp_module *module)
 {
     return fsdp__layer_is_product(module) && is_bare(module) && !fsdp__layer_code_of(module)->weight.code;
 }

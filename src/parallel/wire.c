@@ -26,8 +26,9 @@ enum {
     CUT_DIMS = 5
 };
 
-/* A contiguous tensor that is cut into boxes, with dimensions that are not cut joined: (before, left, between, right,
- * after). One of left and right is cut; the other has more room in a box than in the tensor, maybe. */
+/* A contiguous tensor that is cut into boxes. Neighbouring dimensions that are not cut are joined, so it has five:
+ * (before, left, between, right, after). Either left or right is cut; the other may be longer in a box than in the
+ * tensor. */
 typedef struct cut {
     int64_t shape[CUT_DIMS], box[CUT_DIMS];
     int dim; /* the one that is cut: 1 or 3 */
@@ -207,7 +208,7 @@ fsdp_tensor *fsdp__wire_all_gather(fsdp_tensor *x, int dim, int64_t whole, fsdp_
     return in_place ? y : given(y, move_boxes(&all, memory_of(y), memory_of(boxes), false, fsdp__op_stream(x)));
 }
 
-/* What is added up must be numbers, where nobody reads the sum, too. */
+/* Fills boxes with zeros if they have padding: it is added up, too, although nobody reads those sums. */
 static fsdp_status clear_padding(const cut *c, const fsdp_tensor *boxes)
 {
     int64_t numel = fsdp_tensor_numel(boxes);

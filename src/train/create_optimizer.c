@@ -338,7 +338,7 @@ static fsdp_status add(const fsdp_train_config *c, const made *m, fsdp_optimizer
     return add_adam(c, m, own->beta1, own->beta2, optimizer);
 }
 
-/* Collects, of the parameters from `first` on that no group has, those that belong together with it. */
+/* Collects the parameters from `first` on that are in no group yet and belong to the same group as that one. */
 static void collect(const fsdp_train_config *c, const fsdp_parameters *all, int64_t first, bool *taken, made *m)
 {
     m->group = group_of(c, all->items[first].name);

@@ -71,7 +71,8 @@ bool fsdp__prefetch_is_within(const fsdp__module_state *state, const fsdp__root 
 
 /* ---- gathers ---- */
 
-/* Returns whether a backward is running that uses its parameters without having asked for them. */
+/* Returns whether a backward that uses the state's parameters is running, and was told not to gather them
+ * (unshard_in_backward). */
 static bool is_in_use_unasked(const fsdp__module_state *state)
 {
     for (int64_t i = 0; i < state->host_count; i++)

@@ -16,7 +16,8 @@
 fsdp_status fsdp__outbox_new(const fsdp__arena_group *group, fsdp_device *device, size_t bytes,
                              struct fsdp__outbox **out);
 const fsdp__export *fsdp__outbox_memory(const struct fsdp__outbox *outbox);
-/* Frees it, when its peers have closed it; `shown`: they may have it open. This rank has closed what it had open. */
+/* Frees an outbox, or keeps it until its peers have closed it if they may have it open (`shown`).
+ * This rank must have closed what it had open. */
 void fsdp__outbox_free(fsdp__arena_view *view, struct fsdp__outbox *outbox, bool shown);
 /* Frees those that were kept, as the rank leaves. [blocks] a little */
 void fsdp__outboxes_close(fsdp__arena_view *view);

@@ -188,8 +188,8 @@ fsdp_status fsdp__peer_end(fsdp__arena_group *g, fsdp_stream *stream)
     return FSDP_OK;
 }
 
-/* Tells who checks the order of uses (base/probe.h) that the streams meet here. That is told when it is issued, and so
- * the hosts must then issue in the order that they tell. */
+/* Tells the race check (base/probe.h) that the streams meet here. It is told when the meeting is issued, so the hosts
+ * must issue their meetings in the order in which they tell of them. */
 static fsdp_status tell_meeting(fsdp__arena_group *g, fsdp__traffic *traffic)
 {
     const void *meeting = words_of(g, 0);
@@ -329,8 +329,9 @@ static bool waits_itself(const fsdp__arena_group *g, int rank)
     return waits;
 }
 
-/* Returns whether this rank's device waits for that of a rank: it has come to a meeting to which that one has not, or
- * has done all calls, which that one still reads, or is to write what that one reads. */
+/* Returns whether this rank's device waits for the device of `rank`: it has come to a meeting to which the other one
+ * has not come yet; or it has done all its calls, and the other one still reads them; or it is to write what the other
+ * one reads. */
 static bool is_awaited(const fsdp__arena_group *g, int rank)
 {
     return fsdp__word_is_behind(fsdp__word_at(&words_of(g, rank)->arrived),
