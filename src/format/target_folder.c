@@ -70,12 +70,26 @@ static fsdp_status find_parent(const char *path, fsdp__target *target)
     return fsdp__directory_make_path(parent, &target->parent, &target->made);
 }
 
+/* Refuses to go up from a folder that does not exist: making it would lead elsewhere than a look before that. */
+static fsdp_status check_ups(const char *path)
+{
+    for (const char *up = strstr(path, "/../"); up; up = strstr(up + 1, "/../")) {
+        FSDP__FREED char *from = fsdp__sprintf("%.*s", (int)(up - path), path);
+
+        FSDP__TRY_NEW(from);
+        if (up > path && access(from, F_OK) != 0)
+            return FSDP_FAIL(FSDP_INVALID, "it goes up ('..') from '%s', which does not exist: write it without", from);
+    }
+    return FSDP_OK;
+}
+
 static fsdp_status find_new(const char *path, fsdp__target *target)
 {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
 
     if (strcmp(base, "..") == 0 || strcmp(base, ".") == 0)
         return FSDP_FAIL(FSDP_INVALID, "it ends in '%s' below a folder that does not exist", base);
+    FSDP_TRY(check_ups(path));
     return find_parent(path, target);
 }
 

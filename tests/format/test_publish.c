@@ -144,6 +144,23 @@ TEST(what_an_export_wrote_is_replaced_and_the_rest_stays)
     garden_free(&g);
 }
 
+/* The folder that goes up would be made, and lead to what nobody has looked at. */
+TEST(a_path_up_from_a_folder_that_does_not_exist_is_refused)
+{
+    garden g = garden_create();
+    char *none = test_path(g.directory, "none");
+
+    CHECK_OK(garden_plant(&g, "roses", "red"));
+    test_write_text(g.folder, "README", "mine");
+    g.options.folder = test_path(g.directory, "none/../garden");
+    CHECK_ERROR(garden_begin(&g), FSDP_INVALID, "/none', which does not exist: write it without");
+    CHECK(!fsdp__path_exists(none));
+    CHECK_OK(fsdp__make_directories(none));
+    CHECK_OK(garden_plant(&g, "tulips", "yellow"));
+    garden_check_file(g.folder, "README", "mine");
+    garden_free(&g);
+}
+
 TEST(a_folder_that_comes_in_the_meantime_gets_the_content)
 {
     garden g = garden_create();
