@@ -9,7 +9,7 @@
 #define SEGMENT_STEP ((size_t)2 << 20) /* a huge page */
 
 enum {
-    MOST_LOWERINGS = 2, /* when places were chosen, and once more when the front has moved to its own */
+    MOST_LOWERINGS = 2, /* one when places were chosen, and one when the front has moved to its place */
     FAR = 4             /* far above what has lived at once is more than a quarter of it */
 };
 
@@ -83,7 +83,7 @@ static bool is_done(const segment *s, fsdp__past past)
     return !b;
 }
 
-/* Takes the blocks of a segment without a live one, of which some may be gone, and returns it. */
+/* Gives up the blocks of a segment in which none is live, gone ones included, and returns it to the backend. */
 static void segment_drop(fsdp__allocator *a, segment *s)
 {
     for (block *b = s->first, *after; b; b = after) {
@@ -100,8 +100,8 @@ static void segment_drop(fsdp__allocator *a, segment *s)
     segment_release(a, s);
 }
 
-/* Returns the segments without a live block to the backend, if all work that has used them is past. What was cut out
- * of one keeps its addresses until then, and a process has only so many. */
+/* Returns the segments without a live block to the backend, if all work that has used them is past. Only then are the
+ * addresses free of what was cut out of them, and a process has only so many addresses. */
 static void trim(fsdp__allocator *a, fsdp__past past)
 {
     for (segment **link = &a->segments; *link;) {
@@ -512,7 +512,7 @@ static bool is_far(const fsdp__allocator *a, const segment *s, size_t place, siz
     return a->stats.reserved_bytes + lacking > most + most / FAR + LARGE_SEGMENT;
 }
 
-/* Maps what lacks at a place, unless it is taken. */
+/* Maps the memory that a place lacks, unless a live block is in the place. */
 static fsdp_status map_place(fsdp__allocator *a, segment *s, size_t place, size_t bytes)
 {
     size_t end = place + bytes;

@@ -211,6 +211,37 @@ TEST(who_waits_hears_of_each_rank_and_variant)
     }
 }
 
+/* A plan is made of rank 0 alone. */
+TEST(no_rank_has_more_memory_than_rank_0)
+{
+    static const char *const strategies[] = {"fsdp2", "zero1", "zero3", "fsdp1", "ddp", "hsdp"};
+    static const char *const teams[] = {
+        "",
+        "parallelism.tensor_parallel_degree=2",
+        "parallelism.tensor_parallel_degree=4",
+        "parallelism.tensor_parallel_degree=2 parallelism.sequence_parallel=false parallelism.loss_parallel=false",
+        "parallelism.context_parallel_degree=2",
+        "parallelism.context_parallel_degree=2 parallelism.tensor_parallel_degree=2"};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(strategies) * FSDP__COUNT_OF(teams); i++) {
+        fsdp_train_config *config = config_of(strategies[i % 6], "blocks");
+        fsdp_explanation *e[4] = {NULL};
+        const char *team = teams[i / 6];
+
+        test_set_keys(config, "model.preset=llama-1m model.n_layers=2 model.vocab_size=259 training.seq_len=64 %s",
+                      team);
+        for (int rank = 0; rank < 4; rank++) {
+            if (fsdp_explain(NULL, config, &(fsdp_explain_options){.world_size = 4, .rank = rank}, &e[rank]) != 0)
+                continue; /* a strategy that is not for teams */
+            if (e[rank]->step.peak_total_bytes > e[0]->step.peak_total_bytes)
+                TEST_FAIL("%s %s: rank %d has %zu bytes, rank 0 %zu", strategies[i % 6], team, rank,
+                          e[rank]->step.peak_total_bytes, e[0]->step.peak_total_bytes);
+            fsdp_explanation_free(rank > 0 ? e[rank] : NULL);
+        }
+        fsdp_explanation_free(e[0]);
+    }
+}
+
 /* Which has no blocks, and needs none. */
 TEST(ddp_of_a_model_of_ones_own_needs_no_policy)
 {
