@@ -575,7 +575,8 @@ static int with_config(session *s, int argc, char **argv)
         return start(s, &t);
     if (args.positional_count && fsdp_train_config_load(s->config, args.positional[0]) != FSDP_OK)
         return fsdp__ranks_refuse(&s->ranks, FSDP__FAILED);
-    if (fsdp__args_parse(&again, "train", argc, argv) != FSDP_OK || fsdp__override_check(s->config, argc, argv) != FSDP_OK)
+    if (fsdp__args_parse(&again, "train", argc, argv) != FSDP_OK ||
+        fsdp__override_check(s->config, argc, argv) != FSDP_OK)
         return fsdp__ranks_refuse(&s->ranks, FSDP__USAGE);
     return (t.sweep || t.sweep_folder) && !t.print ? sweep(s, &t, argc, argv) : start(s, &t);
 }
