@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/compiler.h"
-#include "parallel/pieces.h"
+#include "parallel/product_pieces.h"
 #include "parallel/wire.h"
 
 typedef struct state {

@@ -1,5 +1,6 @@
 /* async.h - column-wise and row-wise products whose input or output is cut over ranks in another dimension than the
- * last, such as that of the sequence: collective and product in one operation, in pieces ([Note: pieces] in pieces.h).
+ * last, such as that of the sequence: collective and product in one operation, in pieces ([Note: pieces] in
+ * product_pieces.h).
  *
  * Results are those of a gather and products, or a product and a reduce-scatter, one after the other, and so are the
  * bytes that are sent; a collective becomes as many calls as there are pieces. Sums over ranks are the same bits. A

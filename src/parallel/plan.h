@@ -5,7 +5,7 @@
 
 #include "fsdp/parallelize.h"
 #include "nn/layers.h"
-#include "parallel/pieces.h"
+#include "parallel/product_pieces.h"
 
 /* Holds what the modules of one plan share while they run. */
 typedef struct fsdp__tp_plan {

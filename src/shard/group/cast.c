@@ -97,7 +97,7 @@ fsdp_status fsdp__cast_shards(fsdp__param_group *group, fsdp_stream *stream)
     residence->cast_stream = stream;
     if (!residence->casts || residence->has_cast || fsdp__residence_is_offloaded(residence))
         return FSDP_OK;
-    if (residence->splits) { /* they are upper halves: split.h */
+    if (residence->splits) { /* they are upper halves: halves.h */
         residence->has_cast = true;
         return FSDP_OK;
     }

@@ -3,8 +3,8 @@
 
 #include "base/alloc.h"
 #include "shard/group/cast.h"
+#include "shard/group/halves.h"
 #include "shard/group/param_group.h"
-#include "shard/group/split.h"
 
 /* The gather follows all that the device's stream has been given, where nothing more exact is known. A spare region,
  * and shared memory that is cast into, have waits of their own. */
@@ -66,8 +66,8 @@ static fsdp_status gather(fsdp__param_group *group, fsdp__comm_context *comm)
         buffers[i] = fsdp__gather_buffer(group, i);
         set_shard(group, &group->buffers[i], &buffers[i]);
     }
-    FSDP_TRY(fsdp__split_follow(group, group->written ? comm->after_optim : NULL));
-    FSDP_TRY(fsdp__split_shards(group));
+    FSDP_TRY(fsdp__halves_follow(group, group->written ? comm->after_optim : NULL));
+    FSDP_TRY(fsdp__halves_split(group));
     FSDP_TRY(fsdp__gather_order(group, comm));
     FSDP_TRY(fsdp__offload_send(group, comm->stream));
     FSDP_TRY(fsdp__cast_shards(group, comm->stream));

@@ -53,7 +53,7 @@ typedef struct fsdp__residence {
     size_t shard_bytes, unsharded_bytes; /* what the ledger counts */
     bool whole;                          /* every rank has all of it, whatever the mesh */
     bool casts;                          /* shards are cast before they are gathered */
-    bool splits;                         /* shards rest in halves: split.h */
+    bool splits;                         /* shards rest in halves: halves.h */
     fsdp__region *low;                   /* their lower halves, which has bytes while they do; or NULL */
     size_t cast_bytes; /* bytes of the cast; may be 0 although `casts`, if parameters have no elements */
     bool reading;      /* peers see this rank as a reader of `unsharded` */

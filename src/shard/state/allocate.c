@@ -6,7 +6,7 @@
 #include "base/context.h"
 #include "device/kernels.h"
 #include "shard/group/cast.h"
-#include "shard/group/split.h"
+#include "shard/group/halves.h"
 #include "shard/reduce/buckets.h"
 #include "shard/reduce/gradients.h"
 #include "shard/reduce/owner.h"
@@ -111,7 +111,7 @@ static fsdp_status prepare_objects(fsdp__param_group *group, fsdp_device *device
     FSDP__TRY_NEW(*storages);
     FSDP_TRY(fsdp__residence_open(&group->residence, fsdp__choose_residence(group, device), device));
     fsdp__cast_before_write(group); /* what a writer has cast was in other memory */
-    FSDP_TRY(fsdp__split_check(group));
+    FSDP_TRY(fsdp__halves_check(group));
     FSDP_TRY(fsdp__encoded_open(group));
     FSDP_TRY(fsdp_event_create(device, &group->gathered));
     FSDP_TRY(fsdp_event_create(device, &group->offload.read));
@@ -296,7 +296,7 @@ fsdp_status fsdp__param_groups_allocate(fsdp__param_group *const *groups, int64_
         note_values(groups[i]);
         fsdp__residence_set_writer(&groups[i]->residence, before_write, groups[i]);
         fsdp__cast_serve_writers(groups[i]);
-        fsdp__split_serve(groups[i]);
+        fsdp__halves_serve(groups[i]);
     }
     for (int64_t i = 0; i < count && status != FSDP_OK; i++)
         undo(groups[i]);
@@ -312,7 +312,7 @@ void fsdp__param_group_free(fsdp__param_group *group, fsdp__comm_context *comm)
 {
     if (group->residence.kind != FSDP__RESIDENCE_NONE)
         fsdp__param_group_reshard(group, comm); /* otherwise peers' writers wait for a reader that is gone */
-    fsdp__split_end(group);
+    fsdp__halves_end(group);
     fsdp__param_group_drop_gradients(group);
     fsdp__param_group_leave_gradient_buffers(group);
     free_flat_parameter(group);

@@ -2,7 +2,7 @@
 #include "shard/state/iteration.h"
 
 #include "comm/group_calls.h"
-#include "shard/group/split.h"
+#include "shard/group/halves.h"
 
 enum {
     EXCHANGED = 256 /* groups in one exchange */
@@ -115,7 +115,7 @@ static fsdp_status follow_writes(fsdp__root *root)
         }
     for (fsdp__group_walk w = fsdp__group_walk_of(root); (group = fsdp__next_group(&w)); group->written = false)
         if (group->written)
-            FSDP_TRY(fsdp__split_follow(group, root->comm->after_optim));
+            FSDP_TRY(fsdp__halves_follow(group, root->comm->after_optim));
     return FSDP_OK;
 }
 

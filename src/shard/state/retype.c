@@ -6,7 +6,7 @@
 
 #include "autograd/autograd.h"
 #include "base/alloc.h"
-#include "shard/group/split.h"
+#include "shard/group/halves.h"
 #include "shard/reduce/gradients.h"
 #include "shard/state/allocate.h"
 #include "shard/state/write.h"
@@ -196,7 +196,7 @@ static fsdp_status convert_gradient(const retyping *r, const fsdp__residence *re
 
 static fsdp_status convert(const retyping *r, const fsdp__param_group *group, const before *b)
 {
-    FSDP_TRY(fsdp__split_join(r->groups[b - r->before]));
+    FSDP_TRY(fsdp__halves_join(r->groups[b - r->before]));
     for (int64_t i = 0; i < group->param_count; i++) {
         const fsdp_tensor *shard = group->params[i].sharded, *grad = fsdp_tensor_grad(shard);
 

@@ -1,5 +1,5 @@
-/* split.c - splits shards into halves, and joins them. */
-#include "shard/group/split.h"
+/* halves.c - splits shards into halves, and joins them. */
+#include "shard/group/halves.h"
 
 #include "base/alloc.h"
 #include "base/context.h"
@@ -15,7 +15,7 @@ static fsdp_status refuse(const fsdp__param *param, const char *why)
                      fsdp__param_text(param, text, sizeof text), why);
 }
 
-fsdp_status fsdp__split_check(const fsdp__param_group *group)
+fsdp_status fsdp__halves_check(const fsdp__param_group *group)
 {
     const fsdp__residence *r = &group->residence;
 
@@ -80,14 +80,14 @@ static bool is_due(const fsdp__residence *residence)
     return residence->splits && !fsdp__residence_is_split(residence) && residence->cast_bytes > 0;
 }
 
-fsdp_status fsdp__split_follow(const fsdp__param_group *group, fsdp_event *written)
+fsdp_status fsdp__halves_follow(const fsdp__param_group *group, fsdp_event *written)
 {
     if (!written || !is_due(&group->residence))
         return FSDP_OK;
     return fsdp_stream_wait_event(fsdp_device_stream(group->residence.device), written);
 }
 
-fsdp_status fsdp__split_shards(fsdp__param_group *group)
+fsdp_status fsdp__halves_split(fsdp__param_group *group)
 {
     fsdp__residence *r = &group->residence;
 
@@ -102,7 +102,7 @@ fsdp_status fsdp__split_shards(fsdp__param_group *group)
     return FSDP_OK;
 }
 
-fsdp_status fsdp__split_join(fsdp__param_group *group)
+fsdp_status fsdp__halves_join(fsdp__param_group *group)
 {
     fsdp__residence *r = &group->residence;
 
@@ -116,7 +116,7 @@ fsdp_status fsdp__split_join(fsdp__param_group *group)
     return fsdp__device_host_access(r->device) ? fsdp_stream_synchronize(fsdp_device_stream(r->device)) : FSDP_OK;
 }
 
-void fsdp__split_end(fsdp__param_group *group)
+void fsdp__halves_end(fsdp__param_group *group)
 {
     bool held = false;
 
@@ -124,7 +124,7 @@ void fsdp__split_end(fsdp__param_group *group)
         return;
     for (int64_t i = 0; i < group->param_count; i++)
         held = held || group->params[i].sharded->refs > 1 || group->params[i].sharded->storage->refs > 1;
-    if (held && fsdp__split_join(group) == FSDP_OK)
+    if (held && fsdp__halves_join(group) == FSDP_OK)
         return;
     for (int64_t i = 0; i < group->param_count; i++)
         group->params[i].sharded->storage->guard = (fsdp__storage_guard){.arg = NULL};
@@ -135,7 +135,7 @@ void fsdp__split_end(fsdp__param_group *group)
 static fsdp_status bring(void *arg, fsdp__storage *storage)
 {
     (void)storage;
-    return fsdp__split_join(arg);
+    return fsdp__halves_join(arg);
 }
 
 static void *low_place(void *arg, const fsdp__storage *storage)
@@ -149,7 +149,7 @@ static void *low_place(void *arg, const fsdp__storage *storage)
     return NULL;
 }
 
-void fsdp__split_serve(fsdp__param_group *group)
+void fsdp__halves_serve(fsdp__param_group *group)
 {
     if (!group->residence.splits)
         return;

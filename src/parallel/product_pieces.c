@@ -1,5 +1,5 @@
-/* pieces.c - products in pieces, beside the collectives that bring or take them. */
-#include "parallel/pieces.h"
+/* product_pieces.c - products in pieces, beside the collectives that bring or take them. */
+#include "parallel/product_pieces.h"
 
 #include "base/compiler.h"
 #include "device/device.h"

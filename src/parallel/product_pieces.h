@@ -1,4 +1,4 @@
-/* pieces.h - products of a tensor whose rows are cut over ranks, with the communication in pieces beside them.
+/* product_pieces.h - products of a tensor whose rows are cut over ranks, with the communication in pieces beside them.
  *
  * [Note: pieces]
  * A part is cut in up to FSDP__PIECES pieces, over the dimensions before the one that ranks cut if those are long
@@ -9,8 +9,8 @@
  *
  * On the wire a piece is as many boxes (o,s,mid,C) as there are ranks, padded where parts are uneven. Products read
  * gathered boxes, and write those that are to be reduced, so nothing is packed for a reduction. */
-#ifndef PARALLEL_PIECES_H
-#define PARALLEL_PIECES_H
+#ifndef PARALLEL_PRODUCT_PIECES_H
+#define PARALLEL_PRODUCT_PIECES_H
 
 #include "ops/op.h"
 #include "parallel/side_stream.h"
