@@ -1,5 +1,5 @@
 /* sweep.c - starts this program for each combination of values, and reads what the runs have left. A run is whatever
- * 'fsdp train FOLDER/config.yaml' does: its failure is its own, and what it began it goes on with. */
+ * 'fsdp train FOLDER/config.yaml' does: one that fails does not end the sweep, and one that began earlier goes on. */
 #include "cli/sweep.h"
 
 #include <errno.h>
@@ -150,7 +150,7 @@ static fsdp_status read_axis(const char *text, axis *out)
 
 /* ---- the runs ---- */
 
-/* Appends to the name of a run, with what a folder's name should not have replaced. */
+/* Appends text to the name of a run, with '_' for characters that a folder's name should not have. */
 static void append_name(char *name, size_t bytes, const char *text)
 {
     size_t used = strlen(name);
@@ -262,8 +262,8 @@ static char *config_text(const fsdp_train_config *own, size_t *bytes)
     return status == FSDP_OK ? fsdp__take(&text) : NULL;
 }
 
-/* Writes a file of a run's folder: a sweep that is killed leaves none in part, which the next would take for another's.
- */
+/* Writes a file of a run's folder, whole or not at all: if a sweep was killed, the next one would take a part for the
+ * config of another run. */
 static fsdp_status write_text(const one_run *r, const char *name, const char *text, size_t bytes)
 {
     FSDP__SCOPED(fsdp__directory_close) fsdp__directory folder = {.path = NULL};
@@ -277,8 +277,8 @@ static char *path_of(const one_run *r, const char *name)
     return fsdp__path_join(r->folder, name);
 }
 
-/* Takes the sweep's folder for this process alone: of two sweeps each would write into the other's runs. A file system
- * without locks does not keep a sweep from running. */
+/* Takes the sweep's folder for this process alone, since two sweeps would write into each other's runs. On a file
+ * system without locks the sweep runs all the same. */
 static fsdp_status hold_folder(plan *p)
 {
     const char *path = p->sweep->folder;
@@ -331,7 +331,8 @@ static fsdp_status check_earlier(const one_run *r, const char *path, const fsdp_
     return FSDP_OK;
 }
 
-/* Prepares the folder of a run: its config, which must be that of an earlier start, and whether that has finished. */
+/* Prepares the folder of a run: writes its config, unless an earlier start, which must have had the same, has finished.
+ */
 static fsdp_status prepare(plan *p, one_run *r, const fsdp_train_config *config)
 {
     FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *own = NULL;

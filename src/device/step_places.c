@@ -45,8 +45,8 @@ bool fsdp__step_places_lies_apart(const fsdp__step_places *p, const request *exp
     return expected->until == INT64_MAX && (p->ended || p->expected.count > AGAIN);
 }
 
-/* Returns what room a request needs that was asked for with so many bytes before. What depends on batches varies;
- * elsewhere the newest counts, as when buckets of gradients are made anew. */
+/* Returns the room that a request needs if this step asks for `bytes` there. Sizes of activations and workspace vary
+ * with the batch, so the most counts; otherwise the newest counts, as when buckets of gradients are made anew. */
 static size_t most_of(const request *r, size_t bytes)
 {
     bool varies = r->kind == FSDP_MEMORY_ACTIVATION || r->kind == FSDP_MEMORY_WORKSPACE;
@@ -237,8 +237,8 @@ static void adopt(fsdp__step_places *p)
     p->seen.count = 0;
 }
 
-/* Returns whether the microbatch of a forward is as long as that of a request, because it has asked for as much there.
- * Then it is expected to grow with that one. */
+/* Returns whether the microbatch of a forward is as long as that of a request, because both have asked for as much at
+ * the same place. Then it is expected to grow with that one. */
 static bool is_as_long(const fsdp__step_places *p, int64_t forward, const request *other)
 {
     for (int64_t i = 0; forward != other->forward && i < p->expected.count; i++) {

@@ -80,14 +80,14 @@ fsdp_status fsdp__step_places_reserve(fsdp__step_places *places);
 const fsdp__request *fsdp__step_places_find(const fsdp__step_places *places, fsdp__taker taker, fsdp_memory_kind kind);
 /* Notes that a request was granted: a live block. */
 void fsdp__step_places_note(fsdp__step_places *places, fsdp__block *block, const fsdp__request *expected);
-/* Notes that a block is about to be given back, which may not be noted. */
+/* Notes that a block is about to be given back. It may be one that was never noted. */
 void fsdp__step_places_note_return(fsdp__step_places *places, const fsdp__block *block);
-/* Returns whether what is unused now is to be returned before more is taken for what outlives steps, as the moments of
- * a first step: it is chance where that lies, and later steps have their places. True once, where none has places. */
+/* Returns whether unused memory is to be returned before memory is taken for what outlives steps, such as moments that
+ * a first step makes: where it lies now is chance, and later steps have places. True once, before there are places. */
 bool fsdp__step_places_may_return(fsdp__step_places *places);
-/* Ends a step, unless it has ended; says whether places are to be chosen then (`choosing`): not for what one alone asks
- * for after others were alike, but for what the next one does, if it is not alike either. A program whose steps differ
- * from each other chooses ever more rarely. */
+/* Ends a step, unless it has ended, and decides whether places are to be chosen at the next forward (`choosing`). The
+ * first step that differs from those before is passed over; places are chosen if the next one differs, too. A program
+ * whose steps differ from each other chooses ever more rarely. */
 void fsdp__step_places_end(fsdp__step_places *places);
 /* Gives where a live block lies, and what lies there from now on if it is expected. False: the block will move, since
  * it is ahead of the step for which places are chosen. */
@@ -106,7 +106,7 @@ bool fsdp__step_places_lies_apart(const fsdp__step_places *places, const fsdp__r
 /* Notes that in the rest of this step an owner asks for memory of a kind otherwise than was expected. Returns whether
  * places are to be chosen anew for that rest. */
 bool fsdp__step_places_renew(fsdp__step_places *places, const void *owner, fsdp_memory_kind kind);
-/* Returns whether a request is such a one. */
+/* Returns whether this owner was noted so, for memory of this kind. */
 bool fsdp__step_places_are_renewed(const fsdp__step_places *places, const void *owner, fsdp_memory_kind kind);
 /* Gives the lowest place of so many bytes beside `count` stays and all that is still expected; `stays` as above. */
 size_t fsdp__step_places_beside(const fsdp__step_places *places, size_t bytes, fsdp__stay *stays, int64_t count);

@@ -50,8 +50,8 @@ static fsdp_placement cut_segments(const fsdp_parallel_style *style, int dim)
     return p;
 }
 
-/* Refuses to make the output of a layer something else if it is in segments: what puts parts together would give the
- * first part of each segment first. */
+/* Refuses another layout for the output of a layer whose weight is cut in segments: parts that are put together would
+ * have the first part of each segment first. */
 static fsdp_status refuse_segments(const fsdp__job *job, fsdp_layout to)
 {
     char text[FSDP__LAYOUT_TEXT];
@@ -274,8 +274,8 @@ static fsdp_status check_added(fsdp__tp_planning *p, fsdp__job *job)
 
 static const fsdp__op share_op = {.name = "share_of_sum", .backward = fsdp__node_pass_on};
 
-/* Adds the ranks' sums up, with what the module has added on the first rank alone: the shares of the others go in as
- * they came. Each rank gets the gradient of the whole sum, and so what was added does on each. */
+/* Adds up the ranks' sums. What the module adds to its sum is added on the first rank alone; the other ranks' sums go
+ * in as they are. Each rank gets the gradient of the whole sum, and so does what was added, on each rank. */
 static fsdp_status leave_added(void *arg, fsdp_module *module, fsdp_tensor *const *inputs, int count,
                                fsdp_tensor **outputs, int output_count)
 {

@@ -1,10 +1,10 @@
 /* wire.c - packs tensors for collectives, and unpacks what comes.
  *
  * [Note: boxes]
- * A plain collective moves as many elements from each rank, so every rank's part has a box of the size of a chunk. A
- * box is a contiguous tensor; the ranks' boxes lie one after the other. Where they are the tensor as it lies in memory
- * (its first dimension that is not 1 is cut, and evenly), nothing is packed. A gathered tensor has its padding behind
- * it. */
+ * A plain collective moves the same number of elements from each rank, so every rank's part has a box of the size of a
+ * chunk. A box is a contiguous tensor; the ranks' boxes lie one after the other. If the boxes together are the tensor
+ * as it lies in memory (its first dimension that is not 1 is cut, and evenly), nothing is packed. Padding lies behind a
+ * gathered tensor. */
 #include "parallel/wire.h"
 
 #include "device/device.h"

@@ -11,7 +11,7 @@ enum {
     LOOK_NS = 1000000
 };
 
-/* The group may be gone before it is. */
+/* An outbox, which may outlive its group. */
 typedef struct fsdp__outbox {
     struct fsdp__outbox *next; /* of those that are kept */
     fsdp_device *device;
@@ -29,7 +29,8 @@ static bool has_open(const fsdp__arena *arena, const outbox *o, int rank)
     return atomic_load(&fsdp__arena_words_of(arena, o->index, rank)->open) && !fsdp__board_is_gone(arena->board, rank);
 }
 
-/* Ranks that are threads read it where it is, and have done so when its group is freed, unless the world has ended. */
+/* Returns whether a peer may have the outbox open. Ranks that are threads read it where it is, and have done so when
+ * its group is freed, unless the world has ended. */
 static bool is_open(const fsdp__arena_view *view, const outbox *o)
 {
     bool open = false;
@@ -42,7 +43,7 @@ static bool is_open(const fsdp__arena_view *view, const outbox *o)
     return open;
 }
 
-/* Frees those that are closed; returns whether there are others. */
+/* Frees the kept outboxes that nobody has open. Returns whether there are others. */
 static bool look(fsdp__arena_view *view)
 {
     for (outbox **link = &view->outboxes, *o; (o = *link) != NULL;) {

@@ -349,7 +349,7 @@ static bool waits_first(const fsdp__arena_group *g)
     return first;
 }
 
-/* A circle of devices, in which nobody waits for one that waits for nobody, is given twice the time. */
+/* A device that waits itself is not blamed until twice the time has passed: then devices wait in a circle. */
 void fsdp__peer_look(fsdp__arena_group *g, int64_t ticks)
 {
     fsdp__wait *wait = &g->peer->wait;
