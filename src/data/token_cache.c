@@ -175,13 +175,19 @@ static fsdp_status choose_in(const fsdp__directory *folder, char **path)
     return there && !fsdp__directory_trusts(folder, &found) ? fsdp__token_file_refuse(*path, &found) : FSDP_OK;
 }
 
+/* Names the key of the folder: it may be the default, which the user has not named. */
+static fsdp_status name_cache(fsdp_status status)
+{
+    return fsdp_fail_prefix(status, "cannot keep tokens of text in data.cache (fsdp eval: --cache)");
+}
+
 static fsdp_status choose_name(const char *folder, char **path)
 {
     FSDP__SCOPED(fsdp__directory_close) fsdp__directory held = {0};
 
     if (!fsdp__path_exists(folder))
         return FSDP_OK;
-    FSDP_TRY(fsdp__directory_open(folder, &held));
+    FSDP_TRY(name_cache(fsdp__directory_open(folder, &held)));
     return choose_in(&held, path);
 }
 
@@ -290,8 +296,7 @@ static fsdp_status find_or_make(const request *r, const char *folder, fsdp__cach
     FSDP_TRY(look(out, r->options->chat != NULL, &there));
     if (there)
         return FSDP_OK;
-    FSDP_TRY(fsdp_fail_prefix(fsdp__make_directories(folder),
-                              "cannot keep tokens of text in data.cache (fsdp eval: --cache)"));
+    FSDP_TRY(name_cache(fsdp__make_directories(folder)));
     status = make(r, out);
     if (status != FSDP_OK && out->damaged)
         return fsdp_fail_prefix(status, "the tokens in '%s' are damaged, and could not be made again", out->path);

@@ -135,6 +135,7 @@ FIXTURE_TEST(plan_tells_and_refuses)
     fixture *f = *state;
     char *prices = test_path(f->directory, "prices.json"), *schedule = test_path(f->directory, "schedule.json"),
          *svg = test_path(f->directory, "memory.svg");
+    program p;
 
     SAYS(0, "to the byte what a run's ledger will show without workspace", "plan", "llama-1m", "-n", "4", "--no-time");
     SAYS(0, "by rates of NVIDIA H100 80GB HBM3 (its data sheet)", "plan", "llama-1m", "--device", "cuda:H100");
@@ -159,6 +160,9 @@ FIXTURE_TEST(plan_tells_and_refuses)
     check_told_once(f, svg);
     SAYS(2, "--trace is drawn by --memory-svg", "plan", "llama-1m", "--trace", "trace.json");
     SAYS(1, "prices.json'", "plan", "llama-1m", "--no-time", "--memory-svg", prices, "--trace=nothing");
+    p = RUN(1, "plan", "llama-1m", "--no-time", "--memory-svg", svg, "--trace=nothing");
+    CHECK_CONTAINS(p.output, "fsdp: --trace: ");
+    CHECK_EQ(test_count(p.output, "\n"), 1); /* before the plan */
     SAYS(2, "what can be measured is cpu or cuda", "plan", "--measure", prices, "--device=tpu");
     test_write_file(prices, "{\"mine\": 1}", 11);
     SAYS(1, "exists and holds no schedule: name another file", "plan", "llama-1m", "--device=cuda:H100", "--schedule",

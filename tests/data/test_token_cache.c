@@ -180,7 +180,11 @@ TEST_WITH(a_folder_that_cannot_be_written_is_named, setup, teardown)
     f->cache = f->data; /* a file */
     CHECK(get(f, f->tokenizer, &none, &cached) != FSDP_OK);
     CHECK_CONTAINS(fsdp_last_error(), f->data);
+    CHECK_CONTAINS(fsdp_last_error(), "cannot keep tokens of text in data.cache (fsdp eval: --cache): ");
     CHECK_NULL(cached.path);
+    f->cache = test_path(f->data, "below");
+    CHECK(get(f, f->tokenizer, &none, &cached) != FSDP_OK);
+    CHECK_CONTAINS(fsdp_last_error(), "in data.cache (fsdp eval: --cache): cannot make directory '");
     f->cache = folder;
     for (long n = 0; test_next_fault(FSDP__FAULT_WRITE, &n);) {
         fsdp_status status = get(f, f->tokenizer, &none, &cached);
