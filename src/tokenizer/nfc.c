@@ -114,7 +114,7 @@ static unsigned class_of(part p)
  * 0 if there are none. */
 static void parts_of(uint32_t character, uint32_t parts[2])
 {
-    size_t run = fsdp__last_up_to(fsdp__decomposed, FSDP__DECOMPOSED, (uint64_t)character << 12 | 0xfff);
+    size_t run = fsdp__last_up_to(fsdp__decomposed, FSDP__DECOMPOSED, UINT32_MAX, (uint64_t)character << 12 | 0xfff);
     uint32_t end = run + 1 < FSDP__DECOMPOSED ? fsdp__decomposed[run + 1] & 0xfff : FSDP__DECOMPOSITIONS;
     uint32_t first = fsdp__decomposed[run] >> 12, at = (fsdp__decomposed[run] & 0xfff) + (character - first);
     bool found = character >= first && at < end;
@@ -169,23 +169,15 @@ static uint32_t join_hangul(uint32_t first, uint32_t second)
 /* Returns the character that has the decomposition at this index. */
 static uint32_t whole_of(uint32_t at)
 {
-    size_t low = 0, high = FSDP__DECOMPOSED; /* its entry lies in [low, high) */
+    uint32_t run = fsdp__decomposed[fsdp__last_up_to(fsdp__decomposed, FSDP__DECOMPOSED, 0xfff, at)];
 
-    while (high - low > 1) {
-        size_t middle = (low + high) / 2;
-
-        if ((fsdp__decomposed[middle] & 0xfff) <= at)
-            low = middle;
-        else
-            high = middle;
-    }
-    return (fsdp__decomposed[low] >> 12) + at - (fsdp__decomposed[low] & 0xfff);
+    return (run >> 12) + at - (run & 0xfff);
 }
 
 /* Returns the character that the two form; 0: none. */
 static uint32_t join(uint32_t first, uint32_t second)
 {
-    size_t index = fsdp__last_up_to(fsdp__second_parts, FSDP__SECOND_PARTS, second), low = 0;
+    size_t index = fsdp__last_up_to(fsdp__second_parts, FSDP__SECOND_PARTS, UINT32_MAX, second), low = 0;
     size_t high = fsdp__second_parts[index] == second ? FSDP__COMPOSITIONS : 0;
     uint32_t sought = first << 8 | (uint32_t)index; /* second parts are in order, and so are the decompositions */
 

@@ -17,14 +17,14 @@
 static const uint32_t alphabetic_symbols[][2] = {
     {0x24b6, 0x24e9}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
 
-size_t fsdp__last_up_to(const uint32_t *entries, size_t count, uint64_t key)
+size_t fsdp__last_up_to(const uint32_t *entries, size_t count, uint32_t mask, uint64_t key)
 {
     size_t low = 0;
 
     while (count > 1) { /* it is one of `count` from `low` on */
         size_t half = count / 2;
 
-        low += entries[low + half] <= key ? half : 0; /* not a branch, which no processor could foretell */
+        low += (entries[low + half] & mask) <= key ? half : 0; /* not a branch, which no processor could foretell */
         count -= half;
     }
     return low;
@@ -33,7 +33,7 @@ size_t fsdp__last_up_to(const uint32_t *entries, size_t count, uint64_t key)
 /* Returns the index of the run that `character` is in. */
 static size_t run_of(const uint32_t *runs, size_t count, uint32_t character)
 {
-    return fsdp__last_up_to(runs, count, (uint64_t)character << 8 | 0xff);
+    return fsdp__last_up_to(runs, count, UINT32_MAX, (uint64_t)character << 8 | 0xff);
 }
 
 static uint32_t end_of_run(const uint32_t *runs, size_t count, size_t run)

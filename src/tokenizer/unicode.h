@@ -49,8 +49,9 @@ typedef enum fsdp__category {
     FSDP__CATEGORIES
 } fsdp__category;
 
-/* Returns the index of the last entry that is not above `key`, in a table that begins at or below it. */
-size_t fsdp__last_up_to(const uint32_t *entries, size_t count, uint64_t key);
+/* Returns the index of the last entry whose bits of `mask` are not above `key`, in a table in which these rise, and
+ * begin at or below it. */
+size_t fsdp__last_up_to(const uint32_t *entries, size_t count, uint32_t mask, uint64_t key);
 fsdp__category fsdp__category_of(uint32_t character);
 /* Returns the canonical combining class of a character, or FSDP__JOINS (unicode_data.h). */
 unsigned fsdp__combining_class(uint32_t character);
