@@ -33,21 +33,47 @@ static void all_collectives(fsdp_context *context)
     fsdp_stream_free(s.stream);
 }
 
-/* Barriers until they fail; the error goes to the file. */
-static int barriers_until_failure(fsdp_context *context, const char *path)
+/* The last error goes to the file. */
+static int write_down(int rank, const char *path)
 {
     char line[1200];
-    FILE *file;
+    FILE *file = fopen(path, "a");
 
-    while (fsdp_barrier(fsdp_world(context)) == FSDP_OK)
-        continue;
-    snprintf(line, sizeof line, "%d: %s\n", fsdp_context_rank(context), fsdp_last_error());
-    file = fopen(path, "a");
+    snprintf(line, sizeof line, "%d: %s\n", rank, fsdp_last_error());
     if (!file)
         return 9;
     fputs(line, file);
     fclose(file);
     return 5;
+}
+
+static int barriers_until_failure(fsdp_context *context, const char *path)
+{
+    while (fsdp_barrier(fsdp_world(context)) == FSDP_OK)
+        continue;
+    return write_down(fsdp_context_rank(context), path);
+}
+
+/* Until there is a file "PATH.go". */
+static void await_word(const char *path)
+{
+    char go[1200];
+
+    snprintf(go, sizeof go, "%s.go", path);
+    while (access(go, F_OK) != 0)
+        usleep(1000);
+}
+
+/* Rank 1 ends before it joins, and rank 0 meanwhile waits for it. */
+static int end_early(const char *what, const char *path)
+{
+    fsdp_context *context = NULL;
+
+    if (strcmp(getenv("RANK"), "1") != 0)
+        return fsdp_context_from_env(&context) == FSDP_OK ? 1 : write_down(atoi(getenv("RANK")), path);
+    if (strcmp(what, "early_when_told") == 0)
+        await_word(path);
+    return 6;
 }
 
 /* Rank 0 in one group, the others in another. */
@@ -80,16 +106,6 @@ static int fail_with(int code, const char *path)
         fclose(file);
     }
     return code;
-}
-
-/* Until there is a file "PATH.go". */
-static void await_word(const char *path)
-{
-    char go[1200];
-
-    snprintf(go, sizeof go, "%s.go", path);
-    while (access(go, F_OK) != 0)
-        usleep(1000);
 }
 
 static int act(fsdp_context *context, const char *what, const char *path)
@@ -148,8 +164,8 @@ int main(int argc, char **argv)
     static fsdp_context *context;
     volatile int code = 1;
 
-    if (argc > 2 && strcmp(argv[1], "early") == 0 && strcmp(getenv("RANK"), "1") == 0)
-        return 6; /* before it joins */
+    if (argc > 2 && strncmp(argv[1], "early", 5) == 0)
+        return end_early(argv[1], argv[2]);
     test_enter_thread(&escape);
     if (setjmp(escape.escape) == 0) {
         CHECK_OK(fsdp_context_from_env(&context));

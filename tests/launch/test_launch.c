@@ -377,6 +377,11 @@ TEST(what_a_peer_finds_is_told_as_the_launcher_knows_it)
     end_behind_the_launcher("kill_when_told", 128 + SIGKILL, SIGKILL, "rank 1 was killed by signal 9 (Killed)");
 }
 
+TEST(a_rank_that_ends_before_it_joins_is_not_waited_for_while_the_launcher_is_stopped)
+{
+    end_behind_the_launcher("early_when_told", 6, 0, "rank 1 exited with code 6");
+}
+
 TEST(the_environment_is_checked)
 {
     fsdp_context *context = NULL;

@@ -53,7 +53,7 @@ void fsdp__verdict_left(fsdp__board *board, int rank)
 
 static void death_text(const fsdp__board *board, int rank, char *text, size_t bytes)
 {
-    snprintf(text, bytes, "died (process %d)", atomic_load(&fsdp__row_at(board, rank)->pid));
+    snprintf(text, bytes, "died (process %d)", fsdp__pulse_process(board, rank));
 }
 
 bool fsdp__verdict_was_found(const fsdp__board *board, int rank)
@@ -65,14 +65,26 @@ bool fsdp__verdict_was_found(const fsdp__board *board, int rank)
     return fsdp__board_aborted(board) && strncmp(board->abort_text, text, strlen(text)) == 0;
 }
 
+/* Returns whether the process that started the ranks is stopped, and so tells nobody how one of them has ended. */
+static bool keeper_is_stopped(const fsdp__board *board)
+{
+    int keeper = atomic_load(&board->keeper);
+    char state = keeper > 0 ? fsdp__process_state(keeper, keeper) : '\0';
+
+    return state == 'T' || state == 't';
+}
+
 void fsdp__verdict_check_alive(fsdp__board *board, int rank)
 {
     const fsdp__row *row = fsdp__row_at(board, rank);
+    uint32_t state;
     char how[48];
 
     /* A process that has left its world in good order may end when it likes, even between these two checks. */
-    if (!fsdp__process_is_dead(atomic_load(&row->pid), atomic_load(&row->start_ticks)) ||
-        atomic_load(&row->state) != FSDP__RANK_JOINED)
+    if (!fsdp__process_is_dead(fsdp__pulse_process(board, rank), atomic_load(&row->start_ticks)))
+        return;
+    state = atomic_load(&row->state);
+    if (state == FSDP__RANK_LEFT || (state == FSDP__RANK_AWAITED && !keeper_is_stopped(board)))
         return;
     death_text(board, rank, how, sizeof how);
     end_gone(board, rank, how);
