@@ -2,12 +2,15 @@
  * they are kept for the process. */
 #include "base/temporary.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -29,9 +32,12 @@ typedef struct place {
     _Atomic int64_t state; /* what `own` returns: a child does not remove its parent's */
     int folder;
     char name[NAME_MAX + 1];
+    dev_t device; /* of the file that had the name then; another one stays */
+    ino_t inode;
 } place;
 
 static place places[MOST];
+static _Atomic int64_t ending; /* of this process: it ends, and nobody makes another file */
 
 static int64_t own(place_state state)
 {
@@ -51,15 +57,27 @@ fsdp__making fsdp__temporary_begin(void)
         if (atomic_compare_exchange_strong(&places[i].state, &free_one, own(MAKING)))
             making.note = i + 1;
     }
+    if (ending == own(MAKING)) {
+        if (making.note > 0)
+            places[making.note - 1].state = FREE;
+        for (;;) /* the end comes at any moment; until then a file would be left */
+            pause();
+    }
     return making;
 }
 
 int fsdp__temporary_made(const fsdp__making *making, int folder, const char *name)
 {
     place *p = making->note ? &places[making->note - 1] : NULL;
+    int saved_errno = errno;
+    struct stat info = {.st_ino = 0};
 
     if (p && name) {
         p->folder = folder;
+        (void)fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW);
+        errno = saved_errno;
+        p->device = info.st_dev;
+        p->inode = info.st_ino;
         snprintf(p->name, sizeof p->name, "%s", name);
     }
     if (p)
@@ -95,27 +113,29 @@ static bool take(place *p, int *patience)
     return true;
 }
 
-/* Removes what there is, and returns how many files that were. */
-static int remove_all(int *patience)
+/* Removes the file, if the name still stands for it: somebody else may have taken the name once it was free. */
+static void remove_file(const place *p)
 {
-    int count = 0;
+    struct stat info;
 
-    for (int i = 0; i < MOST; i++) {
-        if (!take(&places[i], patience))
-            continue;
-        (void)unlinkat(places[i].folder, places[i].name, 0);
-        places[i].state = own(REMOVED);
-        count++;
-    }
-    return count;
+    if (fstatat(p->folder, p->name, &info, AT_SYMLINK_NOFOLLOW) == 0 && info.st_dev == p->device &&
+        info.st_ino == p->inode)
+        (void)unlinkat(p->folder, p->name, 0);
 }
 
 void fsdp__temporaries_remove(void)
 {
     int patience = PATIENCE_MS;
 
-    /* While one file was waited for, another thread may have made one at a place that had been looked at. A thread that
-     * goes on making files does not hold up the end. */
-    for (int pass = 0; pass < MOST && remove_all(&patience) > 0; pass++)
-        continue;
+    for (int i = 0; i < MOST; i++)
+        if (take(&places[i], &patience)) {
+            remove_file(&places[i]);
+            places[i].state = own(REMOVED);
+        }
+}
+
+void fsdp__temporaries_end(void)
+{
+    ending = own(MAKING);
+    fsdp__temporaries_remove();
 }

@@ -19,7 +19,10 @@ fsdp__making fsdp__temporary_begin(void);
  * `name` is NULL: none was made. Returns the note, for the function below. Leaves errno as it is. */
 int fsdp__temporary_made(const fsdp__making *making, int folder, const char *name);
 void fsdp__temporary_gone(int note);
-/* Removes all that this process has. Call it when the process ends. [async-signal-safe] */
+/* Removes all that this process has, where the name still stands for what it has made. [async-signal-safe] */
 void fsdp__temporaries_remove(void);
+/* Does so at the end of the process: a thread that begins to make another one then waits until that comes.
+ * [async-signal-safe] */
+void fsdp__temporaries_end(void);
 
 #endif

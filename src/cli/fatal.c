@@ -97,7 +97,7 @@ _Noreturn void fsdp__die_of(int signal_number)
 {
     sigset_t set;
 
-    fsdp__temporaries_remove();
+    fsdp__temporaries_end();
     (void)signal(signal_number, SIG_DFL);
     sigemptyset(&set);
     sigaddset(&set, signal_number);

@@ -167,3 +167,41 @@ TEST(no_signal_comes_between_a_file_and_its_note)
     }
     CHECK_EQ(sigaction(SIGHUP, &before, NULL), 0);
 }
+
+TEST(a_file_that_has_taken_the_name_stays)
+{
+    fsdp__directory in = folder_with((const char *const[]){"half", NULL});
+    int note = made(in.fd, "half");
+
+    CHECK_EQ(renameat(in.fd, "half", in.fd, "whole"), 0);
+    test_write_text(in.path, "half", "somebody else's");
+    fsdp__temporaries_remove();
+    CHECK_EQ(test_names_in(in.path), 2);
+    fsdp__temporary_gone(note);
+    fsdp__directory_close(&in);
+}
+
+/* The thread that begins while the process ends is still waiting when the end comes. */
+static void *begin_too_late(void *arg)
+{
+    (void)arg;
+    (void)fsdp__temporary_begin();
+    _exit(1);
+}
+
+TEST(no_file_begins_once_the_process_ends)
+{
+    pid_t child = fork();
+    int status;
+
+    if (child == 0) {
+        pthread_t thread;
+
+        fsdp__temporaries_end();
+        if (pthread_create(&thread, NULL, begin_too_late, NULL) == 0)
+            nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
+        (void)raise(SIGKILL);
+    }
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
