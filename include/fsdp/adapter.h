@@ -63,10 +63,10 @@ typedef struct fsdp_lora_options {
 typedef struct fsdp_adapter fsdp_adapter;
 
 /* Freezes the model, and adds A, B (and m) to its layers. The model may be on the meta device. FSDP_STATE: it has an
- * adapter, or it or a part of it is sharded, replicated or cut already, and is unchanged. FSDP_NOT_FOUND: a target has
- * no layer. FSDP_UNSUPPORTED: a target is another kind of module, or a weight is shared with another module (a tied
- * head). After a failure the model may be frozen and adapted in part: drop it. The caller frees `*out`; the model keeps
- * its adapter. */
+ * adapter, or it or a part of it is sharded, replicated or cut already. FSDP_NOT_FOUND: a target has no layer.
+ * FSDP_UNSUPPORTED: a target is another kind of module, or a weight is shared with another module (a tied head). Then
+ * the model is unchanged. After any other failure it may be frozen and adapted in part: drop it. The caller frees
+ * `*out`; the model keeps its adapter. */
 FSDP_API fsdp_status fsdp_adapter_add(fsdp_module *model, const fsdp_lora_options *options, fsdp_adapter **out);
 FSDP_API void fsdp_adapter_free(fsdp_adapter *adapter); /* NULL is allowed */
 

@@ -107,7 +107,7 @@ static fsdp_status by_pattern(const char *option, const fsdp_lora_pattern *patte
     return FSDP_OK;
 }
 
-static fsdp_status adapt(fsdp_adapter *adapter, const fsdp_named_module *m)
+static fsdp_status choose(fsdp_adapter *adapter, const fsdp_named_module *m)
 {
     const fsdp_lora_options *o = adapter->options;
     double rank = (double)o->rank, alpha = o->alpha;
@@ -121,10 +121,10 @@ static fsdp_status adapt(fsdp_adapter *adapter, const fsdp_named_module *m)
     FSDP__TRY_NEW(item->name = fsdp__strdup(m->name));
     item->module = fsdp_module_ref(m->module);
     adapter->count++;
-    return fsdp__lora_attach(m->module, o, item);
+    return FSDP_OK;
 }
 
-static fsdp_status adapt_targets(fsdp_adapter *adapter, const fsdp_named_modules *all)
+static fsdp_status choose_targets(fsdp_adapter *adapter, const fsdp_named_modules *all)
 {
     bool target = false;
 
@@ -133,14 +133,14 @@ static fsdp_status adapt_targets(fsdp_adapter *adapter, const fsdp_named_modules
         if (!target)
             continue;
         FSDP_TRY(check_layer(all, &all->items[i]));
-        FSDP_TRY(adapt(adapter, &all->items[i]));
+        FSDP_TRY(choose(adapter, &all->items[i]));
     }
     return FSDP_OK;
 }
 
 /* ---- modules that are trained whole ---- */
 
-static fsdp_status keep_module(fsdp_adapter *adapter, const fsdp_named_modules *all, const fsdp_named_module *m)
+static fsdp_status choose_kept(fsdp_adapter *adapter, const fsdp_named_modules *all, const fsdp_named_module *m)
 {
     const char *shared = m->module->parts->parameter_count > 0 ? fsdp__adapter_shared_with(all, m->module) : NULL;
 
@@ -151,10 +151,10 @@ static fsdp_status keep_module(fsdp_adapter *adapter, const fsdp_named_modules *
     FSDP_TRY(fsdp__grow(&adapter->saved, adapter->saved_count, &adapter->saved_capacity, sizeof *adapter->saved));
     FSDP__TRY_NEW(adapter->saved[adapter->saved_count] = fsdp__strdup(m->name));
     adapter->saved_count++;
-    return fsdp_module_set_requires_grad(m->module, true);
+    return FSDP_OK;
 }
 
-static fsdp_status keep_modules(fsdp_adapter *adapter, const fsdp_named_modules *all)
+static fsdp_status choose_all_kept(fsdp_adapter *adapter, const fsdp_named_modules *all)
 {
     const fsdp_lora_options *o = adapter->options;
 
@@ -164,12 +164,21 @@ static fsdp_status keep_modules(fsdp_adapter *adapter, const fsdp_named_modules 
         for (int64_t m = 0; m < all->count; m++) {
             if (!fsdp__adapter_ends(all->items[m].name, o->saved[i]))
                 continue;
-            FSDP_TRY(keep_module(adapter, all, &all->items[m]));
+            FSDP_TRY(choose_kept(adapter, all, &all->items[m]));
             any = true;
         }
         if (!any)
             return FSDP_FAIL(FSDP_NOT_FOUND, "modules_to_save: the model has no module '%s'", o->saved[i]);
     }
+    return FSDP_OK;
+}
+
+static fsdp_status thaw_kept(const fsdp_adapter *adapter, const fsdp_named_modules *all)
+{
+    for (int64_t s = 0; s < adapter->saved_count; s++)
+        for (int64_t m = 0; m < all->count; m++)
+            if (strcmp(all->items[m].name, adapter->saved[s]) == 0)
+                FSDP_TRY(fsdp_module_set_requires_grad(all->items[m].module, true));
     return FSDP_OK;
 }
 
@@ -256,10 +265,14 @@ static fsdp_status add(fsdp_adapter *adapter)
 
     FSDP_TRY(fsdp_module_modules(adapter->model, NULL, &all));
     FSDP_TRY(check_model(&all));
-    FSDP_TRY(fsdp_module_set_requires_grad(adapter->model, false));
-    FSDP_TRY(adapt_targets(adapter, &all));
+    FSDP_TRY(choose_targets(adapter, &all));
     FSDP_TRY(check_targets(adapter, &all));
-    return keep_modules(adapter, &all);
+    FSDP_TRY(choose_all_kept(adapter, &all));
+    /* Nothing has been changed so far, and only memory can be lacking from here on. */
+    FSDP_TRY(fsdp_module_set_requires_grad(adapter->model, false));
+    for (int64_t i = 0; i < adapter->count; i++)
+        FSDP_TRY(fsdp__lora_attach(adapter->items[i].module, adapter->options, &adapter->items[i]));
+    return thaw_kept(adapter, &all);
 }
 
 fsdp_status fsdp_adapter_add(fsdp_module *model, const fsdp_lora_options *options, fsdp_adapter **out)

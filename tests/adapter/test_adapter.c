@@ -114,6 +114,16 @@ TEST(layers_are_chosen_by_name_pattern_and_kind)
     fsdp_context_free(context);
 }
 
+static void check_unchanged(fsdp_module *model)
+{
+    fsdp_parameters all = {0};
+
+    CHECK_OK(fsdp_module_parameters(model, &all));
+    for (int64_t i = 0; i < all.count; i++)
+        CHECK(fsdp_tensor_requires_grad(all.items[i].tensor) && !strstr(all.items[i].name, "lora"));
+    fsdp_parameters_release(&all);
+}
+
 TEST(what_cannot_be_adapted_is_refused_by_name)
 {
     fsdp_context *context = test_context();
@@ -146,6 +156,7 @@ TEST(what_cannot_be_adapted_is_refused_by_name)
 
         CHECK_ERROR(fsdp_adapter_add(model, &o[i], &adapter), expected[i].status, expected[i].part);
         CHECK_NULL(adapter);
+        check_unchanged(model);
         fsdp_module_unref(model);
     }
     o[1].some_targets = o[2].some_targets = true; /* as of a folder */

@@ -379,6 +379,7 @@ static void refuse(fsdp_context *context, void *arg)
     CHECK_ERROR(fsdp_adapter_add(cut, &options, &adapter), FSDP_STATE,
                 "cannot adapt 'model.layers.0.self_attn.q_proj': it is cut already, as (Shard(dim=0),) over mesh "
                 "(tp=2): add the adapter before");
+    CHECK(fsdp_tensor_requires_grad(CHECK_PTR(fsdp_module_parameter(cut, "model.norm.weight"))));
     CHECK_OK(fsdp_adapter_add(adapted, &options, &adapter));
     CHECK_ERROR(fsdp_parallelize_module(adapted, meshes.parts, twice, 2), FSDP_INVALID, "place the same parameter");
     CHECK_ERROR(fsdp_model_parallelize(adapted, meshes.parts, &async), FSDP_UNSUPPORTED,
