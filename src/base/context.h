@@ -33,7 +33,7 @@ void *fsdp__context_get(const fsdp_context *context, fsdp__slot slot); /* NULL w
 void *fsdp__context_get_or_make(fsdp_context *context, fsdp__slot slot, size_t bytes, void (*free_state)(void *));
 /* Says who is at work on the context's own thread. The ledger notes it beside the memory that it hands out then. */
 typedef struct fsdp__taker {
-    const void *owner; /* a module; NULL: none. It may be gone when somebody reads this, so nobody follows it */
+    const void *owner; /* stands for a module, also when that is gone; NULL: none. It is no address to be followed */
     const char *op;    /* the operation; NULL: none. The name lives as long as the context */
     bool backward;     /* it is undone */
 } fsdp__taker;

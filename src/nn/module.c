@@ -40,6 +40,7 @@ static fsdp_status enlist(fsdp_module *module)
     fsdp__modules *all = fsdp__context_get_or_make(module->context, FSDP__SLOT_MODULES, sizeof *all, modules_free);
 
     FSDP__TRY_NEW(all);
+    module->parts->number = ++all->made;
     module->parts->next = all->first;
     module->parts->link = &all->first;
     if (all->first)

@@ -91,6 +91,7 @@ struct fsdp__module_parts {
     int64_t calls;                 /* number of running calls */
     int64_t last_handle;           /* of the caller's hooks */
     bool ready;                    /* its parameters were found to have values */
+    uintptr_t number;              /* among all that the context has ever had */
     fsdp_module *next, **link;     /* in the context's list: the next module, and the pointer to this one */
 };
 
@@ -99,6 +100,7 @@ typedef struct fsdp__modules {
     fsdp_module *first;           /* of the list of all modules, linked by parts->next */
     const fsdp_module *outermost; /* the one being called, or NULL */
     const char *path;             /* of `outermost` itself, "" if it has none; borrowed */
+    uintptr_t made;               /* number of those made so far */
     uint64_t said;                /* number of this thread's error that names a module already */
 } fsdp__modules;
 

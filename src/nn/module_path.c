@@ -174,6 +174,13 @@ const char *fsdp__module_path_from_root(const fsdp_module *module, char text[FSD
     return text;
 }
 
+/* Returns what stands for the module as an owner of memory: its number, because another module may take its address
+ * when it is gone, while what it has taken is still there. */
+static const void *owner_of(const fsdp_module *module)
+{
+    return (const void *)module->parts->number;
+}
+
 /* Names a module that may be gone (fsdp__owner_namer), from the outermost one that has it: by its type, if it is that
  * itself. */
 static bool owner_name(const fsdp_context *context, const void *owner, char *text, size_t bytes)
@@ -182,7 +189,7 @@ static bool owner_name(const fsdp_context *context, const void *owner, char *tex
     const fsdp_module *module = all ? all->first : NULL;
     char path[FSDP__PATH_TEXT];
 
-    while (module && module != owner)
+    while (module && owner_of(module) != owner)
         module = module->parts->next;
     if (!module)
         return false;
@@ -193,7 +200,7 @@ static bool owner_name(const fsdp_context *context, const void *owner, char *tex
 fsdp__taker fsdp__module_enter(const fsdp_module *module)
 {
     fsdp__context_set_namer(module->context, owner_name);
-    return fsdp__context_enter(module->context, module);
+    return fsdp__context_enter(module->context, owner_of(module));
 }
 
 /* ---- viewpoints ---- */
