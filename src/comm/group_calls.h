@@ -17,6 +17,10 @@ fsdp_process_group *fsdp__process_group_ref(fsdp_process_group *group);
  * is cut and ends in "..."; NULL or "": none. */
 void fsdp__process_group_set_label(fsdp_process_group *group, const char *label);
 
+/* Returns the stream of the host for a call that peers are in already, or will be. NULL, and a last error, if it cannot
+ * be had: then the world is ended, so that no peer waits for the call. */
+fsdp_stream *fsdp__process_group_host_stream(fsdp_process_group *group);
+
 /* Holds flags, 0 or 1 each, and what they ride along with. */
 typedef struct fsdp__any {
     /* `count` flags in host memory, of which each becomes 1 where it is 1 on any rank. With a stream, NULL means

@@ -187,17 +187,23 @@ fsdp_status fsdp__comm_issue(fsdp_process_group *group, fsdp_collective kind, fs
     return FSDP_OK;
 }
 
-fsdp_status fsdp__comm_issue_host(fsdp_process_group *group, fsdp_collective kind, fsdp__collective run,
-                                  const fsdp__call *call)
+fsdp_stream *fsdp__process_group_host_stream(fsdp_process_group *group)
 {
     fsdp_stream *host = fsdp__host_stream(group->comm->context);
 
-    /* Peers are in this call already, or will be. */
-    if (!host) {
-        fsdp_status status = fsdp_last_status();
-        fsdp__comm_break(group->comm, status, fsdp_last_error());
-        return fsdp_fail_hop(status, __FILE__, __LINE__);
-    }
+    if (!host && group->size > 1)
+        fsdp__comm_break(group->comm, fsdp_last_status(), fsdp_last_error());
+    return host;
+}
+
+fsdp_status fsdp__comm_issue_host(fsdp_process_group *group, fsdp_collective kind, fsdp__collective run,
+                                  const fsdp__call *call)
+{
+    fsdp_stream *host;
+
+    host = fsdp__process_group_host_stream(group);
+    if (!host)
+        return fsdp_fail_hop(fsdp_last_status(), __FILE__, __LINE__);
     FSDP_TRY(fsdp__comm_issue(group, kind, run, call, host));
     if (!fsdp__stream_is_inline(host)) {
         fsdp_status status;

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/status.h"
+#include "comm/group_calls.h"
 #include "device/device.h"
 #include "fsdp/comm.h"
 #include "fsdp/ops.h"
@@ -266,7 +267,7 @@ static fsdp_status share(const fsdp_grad_scaler *scaler, int *said)
 
     if (fsdp_process_group_size(scaler->group) == 1)
         return FSDP_OK;
-    FSDP__TRY_MADE(stream = fsdp__host_stream(fsdp_process_group_context(scaler->group)));
+    FSDP__TRY_MADE(stream = fsdp__process_group_host_stream(scaler->group));
     status = fsdp_all_reduce(scaler->group, &flag, &flag, 1, FSDP_I32, FSDP_MAX, stream);
     /* Wait even after a failure: queued work reads and writes the variable here. */
     FSDP_KEEP_FIRST(status, fsdp_stream_synchronize(stream));

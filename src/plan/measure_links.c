@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/compiler.h"
+#include "comm/group_calls.h"
 #include "device/device.h"
 #include "plan/measure.h"
 
@@ -24,12 +25,14 @@ typedef struct exchange {
 
 static fsdp_status call(const exchange *x, fsdp_collective kind, int64_t count)
 {
-    fsdp_stream *stream = fsdp__host_stream(x->context);
     fsdp_process_group *world = fsdp_world(x->context);
-    fsdp_status status = kind == FSDP_ALL_GATHER
-                             ? fsdp_all_gather(world, x->part, x->all, count, FSDP_F32, stream)
-                             : fsdp_reduce_scatter(world, x->all, x->part, count, FSDP_F32, FSDP_SUM, stream);
+    fsdp_stream *stream = fsdp__process_group_host_stream(world);
+    fsdp_status status;
 
+    if (!stream)
+        return fsdp_last_status();
+    status = kind == FSDP_ALL_GATHER ? fsdp_all_gather(world, x->part, x->all, count, FSDP_F32, stream)
+                                     : fsdp_reduce_scatter(world, x->all, x->part, count, FSDP_F32, FSDP_SUM, stream);
     return status == FSDP_OK ? fsdp_stream_synchronize(stream) : status;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "comm/group_calls.h"
 #include "device/device.h"
 #include "fsdp/comm.h"
 #include "fsdp/dist.h"
@@ -211,7 +212,7 @@ static fsdp_status exchange_sums(fsdp__histograms *d, double *mine)
 /* Adds up the bins: integers, in any order. */
 static fsdp_status exchange_bins(fsdp__histograms *d, int64_t *bins)
 {
-    fsdp_stream *stream = fsdp__host_stream(d->context);
+    fsdp_stream *stream = fsdp__process_group_host_stream(fsdp_world(d->context));
     int64_t all_count = 2 * d->count;
     fsdp_status status;
 

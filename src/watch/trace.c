@@ -13,6 +13,7 @@
 #include "base/host.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "comm/group_calls.h"
 #include "device/device.h"
 #include "fsdp/comm.h"
 #include "fsdp/trace.h"
@@ -256,7 +257,7 @@ static facts facts_of(const fsdp_trace *t, const fsdp__memory_file *text)
 static fsdp_status pass_text(fsdp_process_group *world, int from, int64_t bytes, const unsigned char *text,
                              unsigned char *piece, fsdp__trace_file *file, fsdp_status *mine)
 {
-    fsdp_stream *host = fsdp__host_stream(fsdp_process_group_context(world));
+    fsdp_stream *host = fsdp__process_group_host_stream(world);
     int rank = fsdp_process_group_rank(world);
 
     if (!host)

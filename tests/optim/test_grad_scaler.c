@@ -516,3 +516,42 @@ TEST(what_fails_on_one_rank_is_told_on_all)
 {
     test_run_worlds(2, 4, fail_alone, NULL);
 }
+
+/* Says which allocation of rank 0 fails, whether it did, and what each rank's call returned. */
+typedef struct lacking {
+    long nth;
+    bool hit;
+    fsdp_status status[2];
+} lacking;
+
+static void unscale_nothing(fsdp_context *context, void *arg)
+{
+    int rank = fsdp_context_rank(context);
+    fsdp_optimizer *optimizer = NULL;
+    fsdp_grad_scaler *scaler = NULL;
+    lacking *l = arg;
+
+    CHECK_OK(fsdp_sgd_create(&(fsdp_parameters){0, NULL}, &(fsdp_sgd_options){.lr = 1}, &optimizer));
+    CHECK_OK(fsdp_grad_scaler_create(fsdp_world(context), NULL, &scaler));
+    fsdp__fault_arm(FSDP__FAULT_ALLOCATION, rank == 0 ? l->nth : 0);
+    l->status[rank] = fsdp_grad_scaler_unscale(scaler, optimizer);
+    if (rank == 0)
+        l->hit = fsdp__fault_hit(FSDP__FAULT_ALLOCATION);
+    fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
+    fsdp_grad_scaler_free(scaler);
+    fsdp_optimizer_free(optimizer);
+}
+
+/* The host's stream comes with the first call that needs it: on a rank that computes elsewhere, maybe with this one. */
+TEST(a_rank_that_lacks_the_hosts_stream_is_not_waited_for)
+{
+    lacking l = {.nth = 1, .hit = true};
+    int failures = 0;
+
+    for (; l.hit; l.nth++) {
+        test_run_ranks(2, unscale_nothing, &l);
+        CHECK_EQ(l.status[0] != FSDP_OK, l.status[1] != FSDP_OK);
+        failures += l.status[0] != FSDP_OK;
+    }
+    CHECK(failures > 3);
+}
