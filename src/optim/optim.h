@@ -54,7 +54,8 @@ typedef struct fsdp__optimizer_group {
 struct fsdp_optimizer {
     fsdp__optimizer_group *groups;
     int group_count;
-    float grad_scale; /* from clipping, for the next step; otherwise 1 */
+    fsdp_context *context; /* of the first tensor that was given, trained or not; NULL: none was */
+    float grad_scale;      /* from clipping, for the next step; otherwise 1 */
     /* Has a span for every parameter, launch by launch. Spans stay as they are until the next step. */
     fsdp__optimizer_span *spans;
     fsdp__byte_span *byte_spans; /* of parameters whose moments are bytes, in the same places */

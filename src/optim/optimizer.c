@@ -257,6 +257,8 @@ static fsdp_status add_group(fsdp_optimizer *optimizer, const fsdp_parameters *p
     FSDP_TRY(fsdp__partition_add_group(optimizer, &group));
     optimizer->groups[optimizer->group_count++] = group;
     group = (fsdp__optimizer_group){.params = NULL};
+    if (!optimizer->context && parameters->count > 0)
+        optimizer->context = fsdp_device_context(fsdp_tensor_device(parameters->items[0].tensor));
     return FSDP_OK;
 }
 

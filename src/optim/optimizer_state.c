@@ -74,20 +74,12 @@ static fsdp_status add_param(const fsdp__optimizer_group *group, fsdp__optimizer
     return FSDP_OK;
 }
 
-static fsdp_context *context_of(const fsdp_optimizer *optimizer)
-{
-    for (int g = 0; g < optimizer->group_count; g++)
-        if (optimizer->groups[g].count > 0)
-            return fsdp_device_context(optimizer->groups[g].params[0].tensor->storage->device);
-    return NULL;
-}
-
 static fsdp_status make_state_dict(fsdp_optimizer *optimizer, bool all, fsdp_state_dict **out)
 {
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *state = NULL;
 
     *out = NULL;
-    FSDP_TRY(fsdp__state_dict_create_in(context_of(optimizer), &state));
+    FSDP_TRY(fsdp__state_dict_create_in(optimizer->context, &state));
     for (fsdp__optimizer_walk w = {0}; fsdp__next_original(optimizer, &w);)
         if (all || w.param->steps > 0 || w.param->moment1)
             FSDP_TRY(add_param(w.group, w.param, state));
@@ -370,11 +362,12 @@ fsdp_status fsdp_optimizer_load_full_state_dict(fsdp_optimizer *optimizer, const
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *own = NULL;
 
     FSDP_TRY(fsdp__optimizer_check(optimizer, "load state"));
-    context = context_of(optimizer);
+    context = optimizer->context || !full ? optimizer->context : fsdp__state_dict_context(full);
     if (!context)
-        return FSDP_OK;
-    if (!fsdp_world(context))
-        return fsdp_last_status();
+        return FSDP_FAIL(FSDP_INVALID,
+                         "cannot load the state of an optimizer that was given no parameters: it does not "
+                         "know its ranks");
+    FSDP__TRY_MADE(fsdp_world(context));
     if (!some.broadcast_from_rank0 || fsdp_context_rank(context) == 0)
         status = check_state(optimizer, full, some.partial);
     if (status == FSDP_OK)

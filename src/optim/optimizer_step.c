@@ -314,22 +314,13 @@ static fsdp_status step_chosen(fsdp_optimizer *optimizer, const chosen *c)
     return FSDP_OK;
 }
 
-/* Returns the context of the first parameter; NULL if there is none. */
-static const fsdp_context *context_of(const fsdp_optimizer *optimizer)
-{
-    for (int g = 0; g < optimizer->group_count; g++)
-        if (optimizer->groups[g].count > 0)
-            return fsdp_device_context(fsdp_tensor_device(optimizer->groups[g].params[0].tensor));
-    return NULL;
-}
-
 static fsdp_status step(fsdp_optimizer *optimizer, const chosen *c)
 {
     fsdp_status status;
 
-    FSDP__TELL(STEP_BEGUN, .context = context_of(optimizer), .object = optimizer, .ns = fsdp__clock_ns());
+    FSDP__TELL(STEP_BEGUN, .context = optimizer->context, .object = optimizer, .ns = fsdp__clock_ns());
     status = step_chosen(optimizer, c);
-    FSDP__TELL(STEP_DONE, .context = context_of(optimizer), .object = optimizer, .ns = fsdp__clock_ns());
+    FSDP__TELL(STEP_DONE, .context = optimizer->context, .object = optimizer, .ns = fsdp__clock_ns());
     return status;
 }
 

@@ -379,3 +379,48 @@ TEST(a_state_that_is_refused_changes_nothing)
     model_free(&m);
     fsdp_context_free(context);
 }
+
+/* ---- ranks that train nothing ---- */
+
+/* Rank 1 trains none of its parameters. All ranks hear of it, however they load; none waits for the other. */
+static void load_where_one_has_none(fsdp_context *context, void *arg)
+{
+    const fsdp_full_state_options broadcast = {.broadcast_from_rank0 = true};
+    bool none = fsdp_context_rank(context) == 1;
+    fsdp_state_dict *full = NULL, *state = NULL, *whole = NULL;
+    fsdp_optimizer *frozen = NULL;
+    fsdp_parameter item = {.name = "a"};
+    model m;
+
+    (void)arg;
+    model_init(&m, context, NULL, ADAMW);
+    take_steps(&m, context, NULL, 1, 1);
+    CHECK_OK(fsdp_optimizer_state_dict(m.optimizer, &full));
+    item.tensor = make(context, NULL, 0, 0);
+    CHECK_OK(fsdp_sgd_create(&(fsdp_parameters){1, &item}, &(fsdp_sgd_options){.lr = 1}, &frozen));
+    CHECK_ERROR(fsdp_optimizer_load_full_state_dict(none ? frozen : m.optimizer, full, NULL), FSDP_INVALID,
+                "no parameter of the optimizer has such state");
+    CHECK(fsdp_optimizer_load_full_state_dict(none ? frozen : m.optimizer, none ? NULL : full, &broadcast) != FSDP_OK);
+    CHECK_OK(fsdp_optimizer_state_dict(none ? frozen : m.optimizer, &state));
+    CHECK(fsdp_state_dict_gather(state, NULL, &whole) != FSDP_OK);
+    fsdp_state_dict_free(state);
+    fsdp_state_dict_free(full);
+    fsdp_optimizer_free(frozen);
+    fsdp_tensor_unref(item.tensor);
+    model_free(&m);
+    test_drop_workspace(context);
+}
+
+TEST(ranks_without_parameters_are_heard_of_by_the_others)
+{
+    test_run_worlds(2, 4, load_where_one_has_none, NULL);
+}
+
+TEST(an_optimizer_that_was_given_nothing_says_that_it_knows_no_ranks)
+{
+    fsdp_optimizer *optimizer = NULL;
+
+    CHECK_OK(fsdp_sgd_create(&(fsdp_parameters){0, NULL}, &(fsdp_sgd_options){.lr = 1}, &optimizer));
+    CHECK_ERROR(fsdp_optimizer_load_full_state_dict(optimizer, NULL, NULL), FSDP_INVALID, "does not know its ranks");
+    fsdp_optimizer_free(optimizer);
+}
