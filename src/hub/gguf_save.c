@@ -256,16 +256,25 @@ static fsdp_status remove_left(const fsdp__directory *in, const char *name)
     return status;
 }
 
-/* Makes the file that is written to, and holds its lock. */
+/* Makes the file that is written to, and holds its lock. Until it does, another writer may take the file for what was
+ * left and put its own there, so it is noted after that. */
 static fsdp_status begin(const fsdp__directory *in, const char *name, int *out_fd, int *out_note)
 {
+    fsdp__making making;
+    fsdp_status status;
+    int fd = -1;
+
     FSDP_TRY(remove_left(in, name));
-    FSDP_TRY(fsdp__directory_create_temporary(in, name, out_fd, out_note));
-    if (hold(in, name, *out_fd) == FSDP_OK)
-        return FSDP_OK;
-    fsdp__temporary_gone(*out_note);
-    close(*out_fd);
-    return fsdp_last_status();
+    making = fsdp__temporary_begin();
+    status = fsdp__directory_create(in, name, &fd);
+    if (status == FSDP_OK)
+        status = hold(in, name, fd);
+    *out_note = fsdp__temporary_made(&making, in->fd, status == FSDP_OK ? name : NULL);
+    if (status != FSDP_OK && fd >= 0)
+        close(fd);
+    else
+        *out_fd = fd;
+    return status;
 }
 
 /* Writes the file under another name first, so that nobody takes an unfinished file for a finished one. */
