@@ -1,9 +1,7 @@
 /* Samplers give PyTorch's items (tests/numbers/sampler.py); loaders batches of them, the same for any number of
  * workers, and failures where they belong. */
-#include <sys/resource.h>
-
-#include "base/limits.h"
 #include "fsdp/dataset.h"
+#include "support/limits.h"
 #include "support/numbers.h"
 
 /* ---- samplers ---- */
@@ -344,28 +342,19 @@ TEST(any_allocation_may_fail)
 /* Where there is no room for another stack, those that have started end, and the next loader is as good as any. */
 TEST(a_worker_that_cannot_start_is_an_error)
 {
-    const rlim_t much = (rlim_t)1 << 50;
     squares s = {.length = 5, .bad = -1};
     const fsdp_dataset data = dataset_of(&s);
     fsdp_data_loader *loader = NULL;
-    struct rlimit before, tight;
+    struct rlimit before = test_leave_address_space((size_t)64 << 20);
     fsdp_data_batch batch;
     bool more;
 
-    if (TEST_SANITIZED)
-        skip();
-    CHECK_EQ(getrlimit(RLIMIT_AS, &before), 0);
-    tight = before;
-    tight.rlim_cur = much;
-    CHECK_EQ(setrlimit(RLIMIT_AS, &tight), 0);
-    tight.rlim_cur = much - fsdp__address_space_left() + ((rlim_t)64 << 20);
-    CHECK_EQ(setrlimit(RLIMIT_AS, &tight), 0);
     CHECK_ERROR(fsdp_data_loader_create(&data, &(fsdp_data_loader_options){.batch_size = 1, .workers = 1000}, &loader),
                 FSDP_NO_MEMORY, "of 1000 of the data loader: ");
     CHECK_CONTAINS(fsdp_last_error(), "; 'ulimit -u', or pids.max of a control group, says");
     CHECK_CONTAINS(fsdp_last_error(), "and 'ulimit -v' how much address space a process and its stacks may have");
     CHECK_NULL(loader);
-    CHECK_EQ(setrlimit(RLIMIT_AS, &before), 0);
+    test_set_address_space(before);
     CHECK_OK(fsdp_data_loader_create(&data, &(fsdp_data_loader_options){.batch_size = 1, .workers = 3}, &loader));
     CHECK_OK(fsdp_data_loader_next(loader, &batch, &more));
     CHECK(more);

@@ -6,7 +6,7 @@
 #include "device/host_kernel.h"
 #include "device/kernels.h"
 #include "device/owners.h"
-#include "support/test.h"
+#include "support/limits.h"
 
 #if FSDP__ASAN
 #include <sanitizer/asan_interface.h>
@@ -492,4 +492,26 @@ TEST(any_allocation_may_fail)
             CHECK_EQ(test_live_bytes(context), 0);
         fsdp_context_free(context);
     }
+}
+
+TEST(a_thread_that_has_no_room_is_an_error_that_names_the_limit)
+{
+    enum {
+        MOST = 100
+    };
+    fsdp_context *context = test_context();
+    fsdp_device *cpu = CHECK_PTR(fsdp_cpu(context));
+    struct rlimit before = test_leave_address_space((size_t)64 << 20);
+    fsdp_stream *streams[MOST] = {NULL};
+    fsdp_status status = FSDP_OK;
+
+    for (int i = 0; i < MOST && status == FSDP_OK; i++)
+        status = fsdp_stream_create(cpu, FSDP_STREAM_WORKER, &streams[i]);
+    CHECK_ERROR(status, FSDP_NO_MEMORY, "cannot start the thread of a stream: ");
+    CHECK_CONTAINS(fsdp_last_error(), "'ulimit -u'");
+    CHECK_CONTAINS(fsdp_last_error(), "'ulimit -v'");
+    test_set_address_space(before);
+    for (int i = 0; i < MOST; i++)
+        fsdp_stream_free(streams[i]);
+    fsdp_context_free(context);
 }
