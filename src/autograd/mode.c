@@ -115,6 +115,8 @@ fsdp_status fsdp_backward_queue_callback(fsdp_context *context, fsdp_backward_ca
     fsdp__autograd *autograd = fsdp__autograd_get(context);
     fsdp__run *run = autograd ? autograd->running : NULL;
 
+    if (!callback)
+        return FSDP_FAIL(FSDP_INVALID, "cannot queue a callback: it is NULL");
     if (!run)
         return FSDP_FAIL(FSDP_STATE, "cannot queue a callback: no backward is running");
     FSDP_TRY(fsdp__grow(&run->callbacks, run->callback_count, &run->callback_capacity, sizeof *run->callbacks));

@@ -58,6 +58,8 @@ bool fsdp_will_record(fsdp_tensor *const *inputs, int input_count)
 
 static fsdp_status check_running(const fsdp_node *node, const char *what)
 {
+    if (!node)
+        return FSDP_FAIL(FSDP_INVALID, "%s was asked for, but the node is NULL", what);
     if (!node->run || node->released)
         return FSDP_FAIL(FSDP_STATE, "%s of '%s' was asked for outside its backward", what, node->op->name);
     return FSDP_OK;
@@ -82,7 +84,7 @@ void *fsdp_node_state(fsdp_node *node)
 
 bool fsdp_node_needs(const fsdp_node *node, int input)
 {
-    return input >= 0 && input < node->input_count && fsdp__node_needs(node, input);
+    return node && input >= 0 && input < node->input_count && fsdp__node_needs(node, input);
 }
 
 static fsdp_status check_input(const fsdp_node *node, int input)

@@ -141,37 +141,37 @@ void fsdp_context_free(fsdp_context *context)
 
 int fsdp_context_rank(const fsdp_context *context)
 {
-    return context->options.rank;
+    return context ? context->options.rank : -1;
 }
 
 int fsdp_context_world_size(const fsdp_context *context)
 {
-    return context->options.world_size;
+    return context ? context->options.world_size : 0;
 }
 
 int fsdp_context_local_rank(const fsdp_context *context)
 {
-    return context->options.local_rank;
+    return context ? context->options.local_rank : -1;
 }
 
 int fsdp_context_local_world_size(const fsdp_context *context)
 {
-    return context->options.local_world_size;
+    return context ? context->options.local_world_size : 0;
 }
 
 int fsdp_context_machine(const fsdp_context *context)
 {
-    return context->options.machine;
+    return context ? context->options.machine : -1;
 }
 
 int fsdp_context_machines(const fsdp_context *context)
 {
-    return context->options.machines;
+    return context ? context->options.machines : 0;
 }
 
 int fsdp_context_threads(const fsdp_context *context)
 {
-    return context->options.threads;
+    return context ? context->options.threads : 0;
 }
 
 void fsdp__context_set_threads(fsdp_context *context, int threads)
@@ -181,11 +181,13 @@ void fsdp__context_set_threads(fsdp_context *context, int threads)
 
 void *fsdp__context_get(const fsdp_context *context, fsdp__slot slot)
 {
-    return context->slots[slot].state;
+    return context ? context->slots[slot].state : NULL;
 }
 
 void *fsdp__context_get_or_make(fsdp_context *context, fsdp__slot slot, size_t bytes, void (*free_state)(void *))
 {
+    if (!context)
+        return NULL;
     if (!context->slots[slot].state) {
         void *state = fsdp__calloc(1, bytes);
 
@@ -304,6 +306,8 @@ static fsdp_status log_event(void *arg, fsdp__probe_event *e)
 
 void fsdp_context_set_log(fsdp_context *context, fsdp_log_level level, fsdp_log_sink sink, void *arg)
 {
+    if (!context)
+        return;
     pthread_mutex_lock(&context->log_mutex);
     context->log_level = level;
     context->log_sink = sink ? sink : write_to_stderr;
@@ -333,6 +337,8 @@ void fsdp_log(fsdp_context *context, fsdp_log_level level, const char *format, .
     int saved_errno = errno, prefix = 0;
     va_list arguments;
 
+    if (!context || !format)
+        return;
     if (context->options.world_size > 1)
         prefix = snprintf(line, sizeof line, "[rank %d] ", context->options.rank);
     va_start(arguments, format);

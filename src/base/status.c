@@ -69,7 +69,7 @@ static void add_hop(const char *file, int line)
 {
     size_t used = strlen(last.trace);
 
-    if (last.hops >= TRACE_HOPS)
+    if (!file || last.hops >= TRACE_HOPS)
         return;
     /* The end of a long path tells the most. */
     if (strlen(file) > HOP_BYTES - 20)

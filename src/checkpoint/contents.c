@@ -7,57 +7,58 @@
 
 const char *fsdp_checkpoint_path(const fsdp_checkpoint_reader *reader)
 {
-    return reader->path;
+    return reader ? reader->path : NULL;
 }
 
 int64_t fsdp_checkpoint_step(const fsdp_checkpoint_reader *reader)
 {
-    return reader->manifest.step;
+    return reader ? reader->manifest.step : -1;
 }
 
 int fsdp_checkpoint_world_size(const fsdp_checkpoint_reader *reader)
 {
-    return reader->manifest.world_size;
+    return reader ? reader->manifest.world_size : 0;
 }
 
 const char *fsdp_checkpoint_mesh(const fsdp_checkpoint_reader *reader)
 {
-    return reader->manifest.mesh;
+    return reader ? reader->manifest.mesh : NULL;
 }
 
 /* ---- tensors ---- */
 
 int64_t fsdp_checkpoint_count(const fsdp_checkpoint_reader *reader)
 {
-    return reader->manifest.tensor_count;
+    return reader ? reader->manifest.tensor_count : 0;
 }
 
 const fsdp_checkpoint_tensor *fsdp_checkpoint_at(const fsdp_checkpoint_reader *reader, int64_t index)
 {
-    return index >= 0 && index < reader->manifest.tensor_count ? &reader->manifest.tensors[index] : NULL;
+    return index >= 0 && index < fsdp_checkpoint_count(reader) ? &reader->manifest.tensors[index] : NULL;
 }
 
 const fsdp_checkpoint_tensor *fsdp_checkpoint_tensor_find(const fsdp_checkpoint_reader *reader, const char *section,
                                                           const char *name)
 {
-    return fsdp_checkpoint_at(reader, fsdp__manifest_find(&reader->manifest, section, name));
+    return reader && section && name ? fsdp_checkpoint_at(reader, fsdp__manifest_find(&reader->manifest, section, name))
+                                     : NULL;
 }
 
 bool fsdp_checkpoint_has_section(const fsdp_checkpoint_reader *reader, const char *section)
 {
-    return fsdp__manifest_section(&reader->manifest, section) >= 0;
+    return reader && section && fsdp__manifest_section(&reader->manifest, section) >= 0;
 }
 
 /* ---- values ---- */
 
 int fsdp_checkpoint_value_count(const fsdp_checkpoint_reader *reader)
 {
-    return (int)reader->manifest.value_count;
+    return reader ? (int)reader->manifest.value_count : 0;
 }
 
 const fsdp_checkpoint_value *fsdp_checkpoint_value_at(const fsdp_checkpoint_reader *reader, int index)
 {
-    return index >= 0 && index < reader->manifest.value_count ? &reader->manifest.values[index] : NULL;
+    return index >= 0 && index < fsdp_checkpoint_value_count(reader) ? &reader->manifest.values[index] : NULL;
 }
 
 static fsdp_status get_value(const fsdp_checkpoint_reader *reader, const char *name, fsdp_checkpoint_value_type type,
@@ -114,17 +115,17 @@ fsdp_status fsdp_checkpoint_get_text(const fsdp_checkpoint_reader *reader, const
 
 int fsdp_checkpoint_file_count(const fsdp_checkpoint_reader *reader)
 {
-    return (int)reader->manifest.small_count;
+    return reader ? (int)reader->manifest.small_count : 0;
 }
 
 const fsdp_checkpoint_file *fsdp_checkpoint_file_at(const fsdp_checkpoint_reader *reader, int index)
 {
-    return index >= 0 && index < reader->manifest.small_count ? &reader->small[index] : NULL;
+    return index >= 0 && index < fsdp_checkpoint_file_count(reader) ? &reader->small[index] : NULL;
 }
 
 const fsdp_checkpoint_file *fsdp_checkpoint_file_find(const fsdp_checkpoint_reader *reader, const char *name)
 {
-    for (int64_t i = 0; i < reader->manifest.small_count; i++)
+    for (int i = 0; name && i < fsdp_checkpoint_file_count(reader); i++)
         if (strcmp(reader->small[i].name, name) == 0)
             return &reader->small[i];
     return NULL;

@@ -125,7 +125,7 @@ fsdp_status fsdp__saver_stay(fsdp_checkpoint_saver *saver, const fsdp__directory
 
 int64_t fsdp_checkpoint_saver_pending(const fsdp_checkpoint_saver *saver)
 {
-    return saver->pending ? saver->step : -1;
+    return saver && saver->pending ? saver->step : -1;
 }
 
 /* Releases what one save needs. */

@@ -59,7 +59,7 @@ fsdp_status fsdp_process_group_set_carrier(fsdp_process_group *group, fsdp_carri
 
 fsdp_carrier fsdp_process_group_carrier(const fsdp_process_group *group)
 {
-    if (!group->carriage.decided)
+    if (!group || !group->carriage.decided)
         return FSDP_CARRIER_AUTO;
     return group->carriage.ops ? group->carriage.ops->kind : FSDP_CARRIER_STAGED;
 }

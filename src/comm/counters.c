@@ -86,13 +86,19 @@ static void clear_counters(fsdp__counters *counters)
 
 void fsdp_process_group_stats(const fsdp_process_group *group, fsdp_comm_stats *out)
 {
-    read_counters(&group->counters, out);
+    if (!out)
+        return;
+    memset(out, 0, sizeof *out);
+    if (group)
+        read_counters(&group->counters, out);
 }
 
 void fsdp_context_comm_stats(const fsdp_context *context, fsdp_comm_stats *out)
 {
     const fsdp__comm *comm = fsdp__context_get(context, FSDP__SLOT_COMM);
 
+    if (!out)
+        return;
     memset(out, 0, sizeof *out);
     if (comm)
         read_counters(&comm->counters, out);
@@ -115,6 +121,8 @@ void fsdp_context_comm_time(const fsdp_context *context, int64_t *total_ns, int6
 {
     const fsdp__comm *comm = fsdp__context_get(context, FSDP__SLOT_COMM);
 
-    *total_ns = comm ? atomic_load_explicit(&comm->total_ns, memory_order_relaxed) : 0;
-    *waiting_ns = comm ? atomic_load_explicit(&comm->waiting_ns, memory_order_relaxed) : 0;
+    if (total_ns)
+        *total_ns = comm ? atomic_load_explicit(&comm->total_ns, memory_order_relaxed) : 0;
+    if (waiting_ns)
+        *waiting_ns = comm ? atomic_load_explicit(&comm->waiting_ns, memory_order_relaxed) : 0;
 }

@@ -16,7 +16,7 @@ enum {
 bool fsdp_process_group_can_share(const fsdp_process_group *group, fsdp_memory_sharing sharing)
 {
     (void)sharing;
-    return group->size > 1 && group->ops->memory &&
+    return group && group->size > 1 && group->ops->memory &&
            (!group->ops->can_share || group->ops->can_share(group->transport_group));
 }
 
@@ -109,7 +109,7 @@ void fsdp_process_group_free_memory(fsdp_process_group *group, fsdp_memory_shari
     fsdp__held_memory *held;
 
     (void)bytes;
-    if (!pointer)
+    if (!group || !pointer)
         return;
     if (sharing == FSDP_MEMORY_SHARED) {
         if (fsdp__shared_memory_remove(group->comm, pointer))

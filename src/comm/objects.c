@@ -107,7 +107,7 @@ out:
 
 void fsdp_objects_free(fsdp_process_group *group, void **objects, size_t *bytes)
 {
-    for (int r = 0; objects && r < group->size; r++)
+    for (int r = 0; objects && r < fsdp_process_group_size(group); r++)
         fsdp__free(objects[r]);
     FSDP__FREE_ALL(objects, bytes);
 }

@@ -104,22 +104,22 @@ void fsdp_process_group_free(fsdp_process_group *group)
 
 int fsdp_process_group_rank(const fsdp_process_group *group)
 {
-    return group->rank;
+    return group ? group->rank : -1;
 }
 
 int fsdp_process_group_size(const fsdp_process_group *group)
 {
-    return group->size;
+    return group ? group->size : 0;
 }
 
 const char *fsdp_process_group_name(const fsdp_process_group *group)
 {
-    return group->name;
+    return group ? group->name : NULL;
 }
 
 int fsdp_process_group_global_rank(const fsdp_process_group *group, int rank)
 {
-    return rank >= 0 && rank < group->size ? group->ranks[rank] : -1;
+    return rank >= 0 && rank < fsdp_process_group_size(group) ? group->ranks[rank] : -1;
 }
 
 int fsdp__process_group_machines(const fsdp_process_group *group)
@@ -129,12 +129,13 @@ int fsdp__process_group_machines(const fsdp_process_group *group)
 
 fsdp_context *fsdp_process_group_context(const fsdp_process_group *group)
 {
-    return group->comm->context;
+    return group ? group->comm->context : NULL;
 }
 
 void fsdp_process_group_force_copy(fsdp_process_group *group, bool on)
 {
-    group->force_copy = on;
+    if (group)
+        group->force_copy = on;
 }
 
 void fsdp__process_group_set_label(fsdp_process_group *group, const char *label)

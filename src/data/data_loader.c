@@ -65,6 +65,8 @@ fsdp_status fsdp_data_loader_create(const fsdp_dataset *dataset, const fsdp_data
     fsdp_data_loader *loader;
     fsdp_status status;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot make a loader: there is no place for it");
     *out = NULL;
     FSDP__TRY_NEW(loader = fsdp__calloc(1, sizeof *loader));
     status = set_up(loader, dataset, options);
@@ -87,7 +89,7 @@ void fsdp_data_loader_free(fsdp_data_loader *loader)
 
 int64_t fsdp_data_loader_length(const fsdp_data_loader *loader)
 {
-    return loader->length;
+    return loader ? loader->length : 0;
 }
 
 /* ---- an epoch ---- */
@@ -163,11 +165,15 @@ fsdp_status fsdp_data_loader_next(fsdp_data_loader *loader, fsdp_data_batch *out
 
 fsdp_data_position fsdp_data_loader_position(const fsdp_data_loader *loader)
 {
-    const fsdp_distributed_sampler *sampler = loader->maker.options.sampler;
-    int64_t together = loader->maker.options.batch_size * (sampler ? fsdp__sampler_ranks(sampler) : 1);
-    int64_t taken = fsdp__ring_taken(loader->ring);
-    fsdp_data_position position = loader->position;
+    const fsdp_distributed_sampler *sampler = loader ? loader->maker.options.sampler : NULL;
+    fsdp_data_position position;
+    int64_t together, taken;
 
+    if (!loader)
+        return (fsdp_data_position){0};
+    position = loader->position;
+    together = loader->maker.options.batch_size * (sampler ? fsdp__sampler_ranks(sampler) : 1);
+    taken = fsdp__ring_taken(loader->ring);
     /* the ends of the ranks' last batches, or the items that pad them, may lie beyond the length */
     if (loader->running)
         position.items =

@@ -98,6 +98,8 @@ fsdp_status fsdp_dataset_from_memory(const fsdp_data_field *fields, const void *
 {
     arrays *a;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot make a data set: there is no place for it");
     *out = (fsdp_dataset){0};
     if (!data || length < 0)
         return FSDP_FAIL(FSDP_INVALID,
@@ -143,6 +145,8 @@ fsdp_status fsdp_dataset_open(const fsdp_data_file *files, int count, fsdp_datas
     FSDP__FREED fsdp_data_field *fields = NULL;
     FSDP__SCOPED(arrays_free_at) arrays *a = NULL;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot open a data set: there is no place for it");
     *out = (fsdp_dataset){0};
     if (!files || count < 1)
         return FSDP_FAIL(FSDP_INVALID, "cannot open a data set: it has no files");

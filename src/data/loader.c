@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/rng.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "data/mixture.h"
 #include "data/ring.h"
@@ -348,9 +349,12 @@ static int64_t epoch_of(const fsdp_loader *loader, int64_t position)
 
 fsdp_status fsdp_loader_next(fsdp_loader *loader, fsdp_batch *out)
 {
-    int64_t microbatch = fsdp__ring_taken(loader->ring);
+    int64_t microbatch;
     int slot;
 
+    if (!loader || !out)
+        return FSDP__FAIL_NULL("cannot read a batch: a loader and a place for the batch are required");
+    microbatch = fsdp__ring_taken(loader->ring);
     if (microbatch >= loader->last)
         return FSDP_FAIL(FSDP_INVALID, "cannot read microbatch %lld: it is beyond what can be counted",
                          (long long)microbatch);
@@ -369,7 +373,7 @@ fsdp_status fsdp_loader_next(fsdp_loader *loader, fsdp_batch *out)
 
 int64_t fsdp_loader_position(const fsdp_loader *loader)
 {
-    return position_of(loader, fsdp__ring_taken(loader->ring));
+    return loader ? position_of(loader, fsdp__ring_taken(loader->ring)) : 0;
 }
 
 fsdp_status fsdp__loader_look_ahead(fsdp_loader *loader, int64_t windows, fsdp__load *out)

@@ -110,6 +110,8 @@ fsdp_status fsdp_distributed_sampler_create(const fsdp_sampler_options *options,
 {
     FSDP__SCOPED(fsdp_distributed_sampler_free_at) fsdp_distributed_sampler *s = NULL;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot make a sampler: there is no place for it");
     *out = NULL;
     if (!options)
         return FSDP_FAIL(FSDP_INVALID, "cannot make a sampler: options are required");
@@ -165,12 +167,12 @@ void fsdp__sampler_begin(fsdp_distributed_sampler *sampler)
 
 int64_t fsdp_distributed_sampler_length(const fsdp_distributed_sampler *sampler)
 {
-    return sampler->count;
+    return sampler ? sampler->count : 0;
 }
 
 const int64_t *fsdp_distributed_sampler_indices(const fsdp_distributed_sampler *sampler)
 {
-    return sampler->indices;
+    return sampler ? sampler->indices : NULL;
 }
 
 int64_t fsdp__sampler_most(const fsdp_distributed_sampler *sampler)

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/status.h"
 
 FSDP__SCOPED_POINTER(fsdp_tokens, fsdp_tokens_close)
 
@@ -73,6 +74,8 @@ static fsdp_status open_tokens(const char *const *paths, int count, fsdp_token_f
 {
     FSDP__SCOPED(fsdp_tokens_close_at) fsdp_tokens *tokens = NULL;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot open tokens: there is no place for them");
     *out = NULL;
     if (!paths || count < 1)
         return FSDP_FAIL(FSDP_INVALID, "cannot open tokens: no file is given");
@@ -127,7 +130,7 @@ fsdp_status fsdp__tokens_check_width(const fsdp_tokens *tokens, int64_t vocab_si
 
 int64_t fsdp_tokens_count(const fsdp_tokens *tokens)
 {
-    return tokens->count;
+    return tokens ? tokens->count : 0;
 }
 
 /* Returns the file that holds `position`, which must be inside the stream: the last of those that begin there (a header
@@ -173,6 +176,8 @@ static bool widen(const fsdp__token_file *file, int64_t index, int64_t count, in
 
 fsdp_status fsdp_tokens_read(const fsdp_tokens *tokens, int64_t position, int64_t count, int32_t *out)
 {
+    if (!tokens || (!out && count > 0))
+        return FSDP__FAIL_NULL("cannot read tokens: the stream and a place for them are required");
     if (position < 0 || count < 0 || position > tokens->count - count)
         return FSDP_FAIL(FSDP_INVALID, "cannot read %lld tokens at %lld: the stream has %lld", (long long)count,
                          (long long)position, (long long)tokens->count);
@@ -198,22 +203,23 @@ fsdp_status fsdp_tokens_read(const fsdp_tokens *tokens, int64_t position, int64_
 
 const char *fsdp_tokens_locate(const fsdp_tokens *tokens, int64_t position, int64_t *position_in_file)
 {
-    const fsdp__token_file *file = file_of(tokens, FSDP__MAX(position, 0));
+    const fsdp__token_file *file = tokens ? file_of(tokens, FSDP__MAX(position, 0)) : NULL;
 
-    *position_in_file = position - file->first;
-    return file->path;
+    if (position_in_file)
+        *position_in_file = file ? position - file->first : 0;
+    return file ? file->path : NULL;
 }
 
 bool fsdp_tokens_have_text(const fsdp_tokens *tokens)
 {
     bool text = false;
 
-    for (int64_t i = 0; i < tokens->file_count; i++)
+    for (int64_t i = 0; tokens && i < tokens->file_count; i++)
         text = text || tokens->files[i].width == 1;
     return text;
 }
 
 const char *fsdp_tokens_warning(const fsdp_tokens *tokens)
 {
-    return tokens->warning;
+    return tokens ? tokens->warning : NULL;
 }

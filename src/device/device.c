@@ -19,17 +19,17 @@ const char *fsdp__device_elsewhere(const fsdp_device *device, const fsdp_device 
 
 const char *fsdp_device_name(const fsdp_device *device)
 {
-    return device->name;
+    return device ? device->name : NULL;
 }
 
 int fsdp_device_ordinal(const fsdp_device *device)
 {
-    return device->ordinal;
+    return device ? device->ordinal : -1;
 }
 
 bool fsdp_device_is_meta(const fsdp_device *device)
 {
-    return device->backend->is_meta;
+    return device && device->backend->is_meta;
 }
 
 fsdp_status fsdp_device_set_attention(fsdp_device *device, fsdp_attention_kernels kernels)
@@ -56,7 +56,7 @@ bool fsdp__device_has_bytes(const fsdp_device *device)
 
 fsdp_context *fsdp_device_context(const fsdp_device *device)
 {
-    return device->context;
+    return device ? device->context : NULL;
 }
 
 bool fsdp__device_host_access(const fsdp_device *device)
@@ -126,17 +126,22 @@ bool fsdp__device_sums_operands(const fsdp_device *device)
 
 fsdp_stream *fsdp_device_stream(fsdp_device *device)
 {
-    return device->stream;
+    return device ? device->stream : NULL;
 }
 
 void fsdp_device_memory(const fsdp_device *device, fsdp_memory_stats *out)
 {
-    fsdp__allocator_stats(device->allocator, out);
+    if (!out)
+        return;
+    *out = (fsdp_memory_stats){0};
+    if (device)
+        fsdp__allocator_stats(device->allocator, out);
 }
 
 void fsdp_device_reset_peak(fsdp_device *device)
 {
-    fsdp__allocator_reset_peak(device->allocator);
+    if (device)
+        fsdp__allocator_reset_peak(device->allocator);
 }
 
 /* ---- who has it ---- */

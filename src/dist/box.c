@@ -2,11 +2,15 @@
 #include "base/compiler.h"
 #include "dist/dist.h"
 
+#define NO_RUN "cannot go through a box: there is no function that is called"
+
 bool fsdp_box_intersect(int ndim, const int64_t *offset_a, const int64_t *size_a, const int64_t *offset_b,
                         const int64_t *size_b, int64_t *offset, int64_t *size)
 {
     bool some = true;
 
+    if (ndim > 0 && (!offset_a || !size_a || !offset_b || !size_b || !offset || !size))
+        return false;
     for (int d = 0; d < ndim; d++) {
         int64_t end_a = offset_a[d] + size_a[d], end_b = offset_b[d] + size_b[d];
         int64_t first = FSDP__MAX(offset_a[d], offset_b[d]), end = FSDP__MIN(end_a, end_b);
@@ -22,6 +26,8 @@ static fsdp_status check_box(int ndim, const int64_t *shape, const int64_t *offs
 {
     if (ndim < 0 || ndim > FSDP_MAX_DIMS)
         return FSDP_FAIL(FSDP_INVALID, "a box has 0 to %d dimensions, not %d", FSDP_MAX_DIMS, ndim);
+    if (ndim > 0 && (!shape || !offset || !size))
+        return FSDP_FAIL(FSDP_INVALID, "a box needs a shape, an offset and a size");
     for (int d = 0; d < ndim; d++)
         if (offset[d] < 0 || size[d] < 0 || offset[d] > shape[d] || size[d] > shape[d] - offset[d])
             return FSDP_FAIL(FSDP_INVALID, "box of %lld from %lld does not fit dimension %d of size %lld",
@@ -36,6 +42,8 @@ fsdp_status fsdp_box_runs(int ndim, const int64_t *shape, const int64_t *offset,
     int64_t stride = 1, numel = 1, first = 0, length = 1, local = 0;
     int outer = ndim; /* dimensions outside of a run */
 
+    if (!run)
+        return FSDP_FAIL(FSDP_INVALID, NO_RUN);
     FSDP_TRY(check_box(ndim, shape, offset, size));
     for (int d = ndim - 1; d >= 0; d--) {
         strides[d] = stride;
@@ -126,6 +134,8 @@ fsdp_status fsdp__pieces_runs(bool flat, int ndim, const int64_t *shape, const f
 {
     int dim;
 
+    if (!run)
+        return FSDP_FAIL(FSDP_INVALID, NO_RUN);
     if (count == 0)
         return FSDP_OK;
     if (flat)

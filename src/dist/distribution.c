@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
+#include "base/status.h"
 #include "dist/dist.h"
 
 /* ---- checks ---- */
@@ -156,7 +157,7 @@ void fsdp_tensor_box(const fsdp_tensor *tensor, int64_t *offset, int64_t *size)
         fsdp_distribution_box(distribution, distribution->mesh->coordinate, offset, size);
         return;
     }
-    for (int d = 0; d < tensor->ndim; d++) {
+    for (int d = 0; offset && size && d < fsdp_tensor_ndim(tensor); d++) {
         offset[d] = 0;
         size[d] = tensor->shape[d];
     }
@@ -185,7 +186,7 @@ static void *share_distribution(void *state)
 
 const fsdp_distribution *fsdp_tensor_distribution(const fsdp_tensor *tensor)
 {
-    return tensor->distribution.state;
+    return tensor ? tensor->distribution.state : NULL;
 }
 
 int fsdp_tensor_pieces(const fsdp_tensor *tensor, fsdp_piece *pieces)
@@ -194,6 +195,8 @@ int fsdp_tensor_pieces(const fsdp_tensor *tensor, fsdp_piece *pieces)
 
     if (distribution)
         return fsdp_distribution_pieces(distribution, distribution->mesh->coordinate, pieces);
+    if (!tensor || !pieces)
+        return 0;
     pieces[0] = (fsdp_piece){.local_offset = {0}};
     memcpy(pieces[0].size, tensor->shape, (size_t)tensor->ndim * sizeof *tensor->shape);
     return fsdp_tensor_numel(tensor) > 0;
@@ -205,6 +208,8 @@ fsdp_status fsdp_tensor_runs(const fsdp_tensor *tensor, fsdp_box_run run, void *
     fsdp_piece pieces[FSDP_MAX_SEGMENTS];
     int count = fsdp_tensor_pieces(tensor, pieces);
 
+    if (!tensor)
+        return FSDP__FAIL_NULL("cannot go through a tensor: it is NULL");
     return fsdp__pieces_runs(d && fsdp_distribution_is_flat(d), d ? d->ndim : tensor->ndim,
                              d ? d->global_shape : tensor->shape, pieces, count, run, arg);
 }

@@ -195,6 +195,8 @@ fsdp_status fsdp_mesh_from_groups(fsdp_process_group *const *groups, int ndim, c
     int64_t shape[FSDP_MAX_MESH_DIMS];
     FSDP__SCOPED(fsdp_mesh_unref_at) fsdp_mesh *mesh = NULL;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh: there is no place for it");
     *out = NULL;
     if (!groups || ((!ranks || !names) && ndim != 1))
         return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh: groups and, unless it has one dimension, ranks and names "
@@ -246,37 +248,47 @@ void fsdp_mesh_unref(fsdp_mesh *mesh)
 
 int fsdp_mesh_ndim(const fsdp_mesh *mesh)
 {
-    return mesh->ndim;
+    return mesh ? mesh->ndim : 0;
+}
+
+static bool has_dim(const fsdp_mesh *mesh, int dim)
+{
+    return dim >= 0 && dim < fsdp_mesh_ndim(mesh);
 }
 
 int64_t fsdp_mesh_size(const fsdp_mesh *mesh, int dim)
 {
+    if (!mesh || dim >= mesh->ndim)
+        return 0;
     return dim < 0 ? rank_count(mesh) : mesh->shape[dim];
 }
 
 const char *fsdp_mesh_dim_name(const fsdp_mesh *mesh, int dim)
 {
-    return mesh->names[dim];
+    return has_dim(mesh, dim) ? mesh->names[dim] : NULL;
 }
 
 int fsdp_mesh_coordinate(const fsdp_mesh *mesh, int dim)
 {
-    return mesh->coordinate[dim];
+    return has_dim(mesh, dim) ? mesh->coordinate[dim] : -1;
 }
 
 int fsdp_mesh_rank_at(const fsdp_mesh *mesh, const int *coordinates)
 {
-    return mesh->ranks[fsdp__mesh_index(mesh, coordinates)];
+    for (int d = 0; d < fsdp_mesh_ndim(mesh); d++)
+        if (!coordinates || coordinates[d] < 0 || coordinates[d] >= mesh->shape[d])
+            return -1;
+    return mesh ? mesh->ranks[fsdp__mesh_index(mesh, coordinates)] : -1;
 }
 
 fsdp_process_group *fsdp_mesh_process_group(const fsdp_mesh *mesh, int dim)
 {
-    return mesh->groups[dim];
+    return has_dim(mesh, dim) ? mesh->groups[dim] : NULL;
 }
 
 int fsdp_mesh_find_dim(const fsdp_mesh *mesh, const char *name)
 {
-    for (int d = 0; d < mesh->ndim; d++)
+    for (int d = 0; name && d < fsdp_mesh_ndim(mesh); d++)
         if (strcmp(mesh->names[d], name) == 0)
             return d;
     return -1;
@@ -284,7 +296,7 @@ int fsdp_mesh_find_dim(const fsdp_mesh *mesh, const char *name)
 
 fsdp_context *fsdp_mesh_context(const fsdp_mesh *mesh)
 {
-    return mesh->context;
+    return mesh ? mesh->context : NULL;
 }
 
 bool fsdp_mesh_equal(const fsdp_mesh *a, const fsdp_mesh *b)

@@ -182,9 +182,12 @@ static void lines_of(const fsdp_distribution *d, const int *coordinates, line *l
 void fsdp_distribution_box(const fsdp_distribution *distribution, const int *coordinates, int64_t *offset,
                            int64_t *size)
 {
-    int flat = fsdp__flat_dim(distribution->placements, distribution->placement_count);
+    int flat;
     line lines[FSDP_MAX_DIMS];
 
+    if (!distribution || !coordinates || !offset || !size)
+        return;
+    flat = fsdp__flat_dim(distribution->placements, distribution->placement_count);
     if (flat >= 0) {
         flat_run(distribution, flat, coordinates, offset, size);
         return;
@@ -225,9 +228,12 @@ static int list_pieces(const line *lines, int ndim, fsdp_piece *pieces)
 
 int fsdp_distribution_pieces(const fsdp_distribution *distribution, const int *coordinates, fsdp_piece *pieces)
 {
-    int flat = fsdp__flat_dim(distribution->placements, distribution->placement_count);
+    int flat;
     line lines[FSDP_MAX_DIMS];
 
+    if (!distribution || !coordinates || !pieces)
+        return 0;
+    flat = fsdp__flat_dim(distribution->placements, distribution->placement_count);
     if (flat < 0) {
         lines_of(distribution, coordinates, lines);
         return list_pieces(lines, distribution->ndim, pieces);

@@ -7,8 +7,9 @@
 
 int64_t fsdp_shard_range(int64_t n, int64_t world_size, int64_t rank, int64_t *start)
 {
-    int64_t first, end, chunk;
+    int64_t first, end, chunk, unused;
 
+    start = start ? start : &unused;
     if (world_size < 1) {
         *start = n;
         return 0;
@@ -43,7 +44,7 @@ int fsdp__flat_dim(const fsdp_placement *placements, int count)
 
 bool fsdp_distribution_is_flat(const fsdp_distribution *distribution)
 {
-    return fsdp__flat_dim(distribution->placements, distribution->placement_count) >= 0;
+    return distribution && fsdp__flat_dim(distribution->placements, distribution->placement_count) >= 0;
 }
 
 /* ---- texts ---- */

@@ -147,6 +147,8 @@ fsdp_status fsdp_mesh_slice(fsdp_mesh *mesh, int count, const char *const *names
 {
     fsdp__mesh_names dims[FSDP_MAX_MESH_DIMS];
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot slice a mesh: there is no place for the result");
     *out = NULL;
     if (!mesh || !names || count < 1 || count > mesh->ndim)
         return FSDP_FAIL(FSDP_INVALID, "cannot slice a mesh: it takes 1 to %d names, not %d", mesh ? mesh->ndim : 0,
@@ -158,6 +160,8 @@ fsdp_status fsdp_mesh_slice(fsdp_mesh *mesh, int count, const char *const *names
 
 fsdp_status fsdp_mesh_flatten(fsdp_mesh *mesh, int count, const char *const *dims, const char *name, fsdp_mesh **out)
 {
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot flatten a mesh: there is no place for the result");
     *out = NULL;
     if (!mesh || !dims || count < 1 || count > mesh->ndim)
         return FSDP_FAIL(FSDP_INVALID, "cannot flatten a mesh: it takes the names of 1 to %d dimensions, not %d",
@@ -284,6 +288,8 @@ fsdp_status fsdp_mesh_unflatten(fsdp_mesh *mesh, const char *dim, int count, con
     FSDP__SCOPED(fsdp_mesh_unref_at) fsdp_mesh *made = NULL;
     int at;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot unflatten a mesh: there is no place for the result");
     *out = NULL;
     if (!mesh || !sizes || !names)
         return FSDP_FAIL(FSDP_INVALID, "cannot unflatten a mesh: mesh, sizes and names are required");

@@ -187,24 +187,24 @@ bool fsdp__safetensors_is_open(const fsdp_safetensors *all, const char *file, in
 
 int64_t fsdp_safetensors_file_count(const fsdp_safetensors *file)
 {
-    return file->file_count;
+    return file ? file->file_count : 0;
 }
 
 int64_t fsdp_safetensors_count(const fsdp_safetensors *file)
 {
-    return file->tensors.count;
+    return file ? file->tensors.count : 0;
 }
 
 const fsdp_safetensors_entry *fsdp_safetensors_at(const fsdp_safetensors *file, int64_t index)
 {
-    return &file->tensors.entries[index];
+    return index >= 0 && index < fsdp_safetensors_count(file) ? &file->tensors.entries[index] : NULL;
 }
 
 const fsdp_safetensors_entry *fsdp_safetensors_find(const fsdp_safetensors *file, const char *name)
 {
     fsdp_safetensors_entry key = {.name = name};
 
-    if (file->tensors.count == 0)
+    if (!name || fsdp_safetensors_count(file) == 0)
         return NULL;
     return bsearch(&key, file->tensors.entries, (size_t)file->tensors.count, sizeof key, fsdp__by_name);
 }

@@ -250,24 +250,26 @@ void fsdp_weights_close(fsdp_weights *weights)
 
 int64_t fsdp_weights_file_count(const fsdp_weights *weights)
 {
+    if (!weights)
+        return 0;
     return weights->safetensors ? fsdp_safetensors_file_count(weights->safetensors) : weights->part_count;
 }
 
 int64_t fsdp_weights_count(const fsdp_weights *weights)
 {
-    return weights->count;
+    return weights ? weights->count : 0;
 }
 
 const fsdp_weights_entry *fsdp_weights_at(const fsdp_weights *weights, int64_t index)
 {
-    return &weights->entries[index];
+    return index >= 0 && index < fsdp_weights_count(weights) ? &weights->entries[index] : NULL;
 }
 
 const fsdp_weights_entry *fsdp_weights_find(const fsdp_weights *weights, const char *name)
 {
     fsdp_weights_entry key = {.name = name};
 
-    if (weights->count == 0)
+    if (!name || fsdp_weights_count(weights) == 0)
         return NULL;
     return bsearch(&key, weights->entries, (size_t)weights->count, sizeof key, fsdp__by_name);
 }

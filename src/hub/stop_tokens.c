@@ -56,6 +56,8 @@ static fsdp_status read_file(const char *folder, const char *name, fsdp_hub_stop
 
 fsdp_status fsdp_hub_read_stop_tokens(const char *folder, fsdp_hub_stop_tokens *out)
 {
+    if (!folder || !out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot read stop tokens: a folder and a place for them are required");
     memset(out, 0, sizeof *out);
     FSDP_TRY(read_file(folder, "generation_config.json", out));
     return out->count > 0 ? FSDP_OK : read_file(folder, "config.json", out);

@@ -40,12 +40,12 @@ static bool is_marked(const uint64_t *layers, int64_t layer)
 
 bool fsdp_model_layer_is_local(const fsdp_model_config *config, int64_t layer)
 {
-    return config->window > 0 && is_marked(config->local_layers, layer);
+    return config && config->window > 0 && is_marked(config->local_layers, layer);
 }
 
 bool fsdp_model_layer_has_rope(const fsdp_model_config *config, int64_t layer)
 {
-    return !is_marked(config->no_rope_layers, layer);
+    return config && !is_marked(config->no_rope_layers, layer);
 }
 
 /* ---- attention ---- */

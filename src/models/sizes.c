@@ -298,9 +298,12 @@ static int64_t block_vectors(const fsdp_model_config *c)
 
 int64_t fsdp_model_config_parameters(const fsdp_model_config *config)
 {
-    int64_t table = config->vocab_size * config->dim;
-    int64_t outside = table * (config->tie_word_embeddings ? 1 : 2);
+    int64_t table, outside;
 
+    if (!config)
+        return 0;
+    table = config->vocab_size * config->dim;
+    outside = table * (config->tie_word_embeddings ? 1 : 2);
     outside += config->architecture == FSDP_GPT2 ? (config->max_seq_len + 2) * config->dim : config->dim;
     return outside + config->n_layers * (block_matrices(config) + block_vectors(config));
 }
@@ -318,9 +321,12 @@ static double keys_per_token(const fsdp_model_config *c, int64_t seq_len)
 
 double fsdp_model_config_flops_per_token(const fsdp_model_config *config, int64_t seq_len)
 {
-    double matrices = (double)(config->n_layers * block_matrices(config) + config->vocab_size * config->dim);
-    double attention = (double)(config->n_heads * config->head_dim) * keys_per_token(config, seq_len);
+    double matrices, attention;
 
+    if (!config)
+        return 0;
+    matrices = (double)(config->n_layers * block_matrices(config) + config->vocab_size * config->dim);
+    attention = (double)(config->n_heads * config->head_dim) * keys_per_token(config, seq_len);
     return 6 * matrices + 12 * attention;
 }
 
@@ -342,7 +348,10 @@ bool fsdp__is_looked_up(const fsdp_model_config *config, const char *name)
 
 double fsdp_model_config_mfu_flops_per_token(const fsdp_model_config *config, int64_t seq_len)
 {
-    double attention = (double)(config->n_layers * config->n_heads * config->head_dim) * (double)seq_len;
+    double attention;
 
+    if (!config)
+        return 0;
+    attention = (double)(config->n_layers * config->n_heads * config->head_dim) * (double)seq_len;
     return 6 * (double)fsdp__mfu_parameters(config) + 12 * attention;
 }

@@ -19,7 +19,7 @@ fsdp_status fsdp_module_list_append(fsdp_module *list, fsdp_module *child)
 {
     char name[32];
 
-    snprintf(name, sizeof name, "%lld", (long long)list->parts->child_count);
+    snprintf(name, sizeof name, "%lld", (long long)fsdp_module_child_count(list));
     return fsdp_module_add_child(list, name, child);
 }
 
@@ -31,8 +31,8 @@ fsdp_module *fsdp_sequential_create(fsdp_context *context, fsdp_module *const *m
     /* Every module is taken over, even those behind one that fails. */
     for (int i = 0; i < count; i++) {
         if (status == FSDP_OK)
-            status = fsdp_module_list_append(m, modules[i]);
-        else
+            status = fsdp_module_list_append(m, modules ? modules[i] : NULL);
+        else if (modules)
             fsdp_module_unref(modules[i]);
     }
     return fsdp__module_built(m, status);

@@ -48,6 +48,8 @@ fsdp_status fsdp_module_modules(fsdp_module *module, const char *type, fsdp_name
     fsdp_status status;
 
     FSDP_TRY(check(module, true));
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot list modules: there is no place for the list");
     status = fsdp__module_walk(module, collect, &c);
     if (status != FSDP_OK)
         fsdp_named_modules_release(&c.list);

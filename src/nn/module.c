@@ -144,6 +144,14 @@ static fsdp_status check_name(const fsdp_module *module, const char *name, char 
     return *out ? FSDP_OK : FSDP_NO_MEMORY;
 }
 
+static fsdp_status check_slot(const fsdp_module *module, const char *name, fsdp_tensor *const *slot)
+{
+    if (!module)
+        return FSDP__FAIL_NULL("cannot add a tensor to a module: it is NULL");
+    return slot ? FSDP_OK
+                : FSDP_FAIL(FSDP_INVALID, "'%s' of %s: there is no slot for it", name ? name : "", module->type->name);
+}
+
 static fsdp_status append_parameter(fsdp_module *module, const char *name, fsdp_tensor **slot, fsdp_init init,
                                     bool tied)
 {
@@ -221,6 +229,7 @@ fsdp_status fsdp_module_add_parameter(fsdp_module *module, const char *name, fsd
 
 fsdp_status fsdp_module_tie_parameter(fsdp_module *module, const char *name, fsdp_tensor **slot, fsdp_tensor *parameter)
 {
+    FSDP_TRY(check_slot(module, name, slot));
     if (!parameter)
         return FSDP_FAIL(FSDP_INVALID, "cannot tie '%s' of %s: the parameter is NULL", name, module->type->name);
     FSDP_TRY(append_parameter(module, name, slot, (fsdp_init){.kind = FSDP_INIT_ZEROS}, true));
@@ -250,6 +259,7 @@ fsdp_status fsdp__module_add_filled_buffer(fsdp_module *module, const char *name
 
 fsdp_status fsdp_module_add_buffer(fsdp_module *module, const char *name, fsdp_tensor **slot, bool persistent)
 {
+    FSDP_TRY(check_slot(module, name, slot));
     FSDP_TRY(fsdp__module_add_filled_buffer(module, name, slot, NULL));
     module->parts->buffers[module->parts->buffer_count - 1].persistent = persistent;
     return FSDP_OK;
@@ -280,10 +290,12 @@ static fsdp_status refuse_circle(void *arg, fsdp_module *at, const char *path)
 
 fsdp_status fsdp_module_add_child(fsdp_module *module, const char *name, fsdp_module *child)
 {
-    struct fsdp__module_parts *parts = module->parts;
+    struct fsdp__module_parts *parts = module ? module->parts : NULL;
     FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *owned = child;
     char *copy = NULL;
 
+    if (!module)
+        return FSDP__FAIL_NULL("cannot add a child: the module is NULL");
     if (!child) /* its constructor has said why */
         return FSDP__FAIL_NULL("child '%s' of %s is missing", name, module->type->name);
     FSDP_TRY(fsdp_fail_prefix(fsdp__module_walk(child, refuse_circle, module), "cannot add a %s as child '%s' of a %s",

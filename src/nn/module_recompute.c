@@ -171,5 +171,5 @@ fsdp_status fsdp_module_set_recompute(fsdp_module *module, fsdp_recompute_mode m
 
 fsdp_recompute_mode fsdp_module_recompute(const fsdp_module *module)
 {
-    return module->parts->recompute;
+    return module ? module->parts->recompute : FSDP_RECOMPUTE_NONE;
 }

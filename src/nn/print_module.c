@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/status.h"
 
 /* Writes `text` with every line but the first indented by two. */
 static void put_indented(FILE *out, const char *text)
@@ -107,9 +108,12 @@ static char *picture(const fsdp_module *module)
 
 fsdp_status fsdp_module_print(fsdp_module *module, FILE *stream)
 {
-    char *text = picture(module);
+    char *text;
     bool written;
 
+    if (!module || !stream)
+        return FSDP__FAIL_NULL("cannot print a module: the module and a stream are required");
+    text = picture(module);
     if (!text)
         return FSDP_FAIL(FSDP_NO_MEMORY, "cannot print %s: out of memory", module->type->name);
     written = fprintf(stream, "%s\n", text) >= 0;

@@ -252,11 +252,15 @@ fsdp_tensor *fsdp_module_parameter(fsdp_module *module, const char *dotted_name)
 
 int64_t fsdp_module_child_count(const fsdp_module *module)
 {
-    return module->parts->child_count;
+    return module ? module->parts->child_count : 0;
 }
 
 fsdp_module *fsdp_module_child_at(const fsdp_module *module, int64_t index, const char **name)
 {
+    if (!module) {
+        FSDP__FAIL_NULL("cannot return a child: the module is NULL");
+        return NULL;
+    }
     if (index < 0 || index >= module->parts->child_count) {
         FSDP_FAIL(FSDP_NOT_FOUND, "%s has %lld children: there is none with number %lld", module->type->name,
                   (long long)module->parts->child_count, (long long)index);

@@ -286,6 +286,16 @@ fsdp_tensor *fsdp_rmsnorm_plus_one(fsdp_tensor *x, fsdp_tensor *weight, float ep
     return x && weight ? norm_of(&n, NULL) : NULL;
 }
 
+/* Empties the place of the second output. */
+static bool has_place(const char *name, fsdp_tensor **sum)
+{
+    if (sum)
+        *sum = NULL;
+    else
+        FSDP_FAIL(FSDP_INVALID, "%s: there is no place for the sum", name);
+    return sum;
+}
+
 fsdp_tensor *fsdp_add_layernorm(fsdp_tensor *x, fsdp_tensor *residual, fsdp_tensor *weight, fsdp_tensor *bias,
                                 float eps, fsdp_tensor **sum)
 {
@@ -296,7 +306,8 @@ fsdp_tensor *fsdp_add_layernorm(fsdp_tensor *x, fsdp_tensor *residual, fsdp_tens
                     false,
                     false};
 
-    *sum = NULL;
+    if (!has_place(n.name, sum))
+        return NULL;
     return x && residual && weight && bias ? norm_of(&n, sum) : NULL;
 }
 
@@ -304,6 +315,7 @@ fsdp_tensor *fsdp_add_rmsnorm(fsdp_tensor *x, fsdp_tensor *residual, fsdp_tensor
 {
     const norm n = {"add_rmsnorm", &add_rmsnorm_op, {x, residual, weight, NULL}, eps, true, false};
 
-    *sum = NULL;
+    if (!has_place(n.name, sum))
+        return NULL;
     return x && residual && weight ? norm_of(&n, sum) : NULL;
 }

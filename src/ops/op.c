@@ -111,6 +111,14 @@ bool fsdp__op_dim(const char *op, const fsdp_tensor *tensor, int ndim, int *dim)
     return false;
 }
 
+bool fsdp__op_has_list(const char *op, int count, const void *list)
+{
+    if (count < 1 || list)
+        return true;
+    FSDP_FAIL(FSDP_INVALID, "%s: the list of %d is NULL", op, count);
+    return false;
+}
+
 /* ---- indices ---- */
 
 /* Writes the position of row-major element `index`, such as "(1, 5)". */

@@ -26,6 +26,8 @@ fsdp_tensor *fsdp__op_bad(const char *op, const char *what, const char *must, co
 /* Makes `*dim`, which may be negative and then counts from the end, one of `ndim` dimensions from 0 on. Returns false,
  * with a last error that names `tensor`, if there is no such dimension. */
 bool fsdp__op_dim(const char *op, const fsdp_tensor *tensor, int ndim, int *dim);
+/* Returns whether there is a list of `count` dimensions or sizes; if not, the last error says so. */
+bool fsdp__op_has_list(const char *op, int count, const void *list);
 
 fsdp_stream *fsdp__op_stream(const fsdp_tensor *tensor);
 /* Returns `tensor`, or a contiguous copy from the scope. NULL on failure or for NULL. */

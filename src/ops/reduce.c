@@ -116,6 +116,8 @@ static fsdp_tensor *sum(const fsdp__op *op, fsdp_tensor *x, int count, const int
     fsdp_tensor *from, *y;
     reduction r;
 
+    if (!x || !fsdp__op_has_list(op->name, count, dims))
+        return NULL;
     if (fsdp__is_global(&x, 1))
         return global_sum(op, x, count, dims, keep_dim, mean);
     if (!x || !plan(op->name, x, count, dims, keep_dim, &r))
@@ -196,7 +198,7 @@ static fsdp_tensor *extreme(const fsdp__op *op, fsdp__reduce_op kind, fsdp_tenso
     fsdp_tensor *from, *y;
     reduction r;
 
-    if (!x || !plan(op->name, x, count, dims, keep_dim, &r))
+    if (!x || !fsdp__op_has_list(op->name, count, dims) || !plan(op->name, x, count, dims, keep_dim, &r))
         return NULL;
     if (r.count == 0)
         return fsdp__op_bad(op->name, "input", "of at least one element", x);
@@ -304,7 +306,7 @@ static fsdp_tensor *variance(const fsdp__op *op, fsdp_tensor *x, int count, cons
     fsdp_tensor *mean, *y, *saved[3];
     reduction r;
 
-    if (!x || !plan(op->name, x, count, dims, keep_dim, &r))
+    if (!x || !fsdp__op_has_list(op->name, count, dims) || !plan(op->name, x, count, dims, keep_dim, &r))
         return NULL;
     r.root = root;
     /* If there is nothing to divide by this is infinity, and 0 times it NaN. */

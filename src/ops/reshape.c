@@ -82,6 +82,8 @@ fsdp_tensor *fsdp_reshape(fsdp_tensor *x, int ndim, const int64_t *shape)
 {
     fsdp_tensor *view = NULL, *copy;
 
+    if (!x || !fsdp__op_has_list("reshape", ndim, shape))
+        return NULL;
     if (fsdp__is_global(&x, 1))
         return global_reshape(x, ndim, shape);
     if (!x || !fsdp__op_inputs("reshape", &x, 1))
@@ -245,7 +247,7 @@ static fsdp_status fill_concat(fsdp_tensor *y, fsdp_tensor *const *tensors, int 
 
 static bool can_concat(fsdp_tensor *const *tensors, int count, int *dim)
 {
-    if (count < 1) {
+    if (!tensors || count < 1) {
         FSDP_FAIL(FSDP_INVALID, "concat: at least one tensor is needed");
         return false;
     }
@@ -260,7 +262,7 @@ fsdp_tensor *fsdp_concat(fsdp_tensor *const *tensors, int count, int dim)
     int64_t shape[FSDP_MAX_DIMS], *state;
     fsdp_tensor *y = NULL;
 
-    if (count > 0 && fsdp__is_global(tensors, count)) {
+    if (tensors && fsdp__is_global(tensors, count)) {
         fsdp__global_call call = {.name = "concat",
                                   .rule = FSDP__RULE_CONCAT,
                                   .inputs = tensors,

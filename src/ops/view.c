@@ -103,6 +103,8 @@ fsdp_status fsdp_split(fsdp_tensor *x, int dim, int count, const int64_t *sizes,
     int64_t at = 0, size, whole = 0, from;
     char text[FSDP__SHAPE_TEXT];
 
+    if (!parts)
+        return FSDP_FAIL(FSDP_INVALID, "split: there is no place for the parts");
     for (int i = 0; i < count; i++)
         parts[i] = NULL;
     if (!x)
@@ -130,7 +132,7 @@ fsdp_tensor *fsdp_stack(fsdp_tensor *const *tensors, int count, int dim)
 {
     fsdp_tensor *stacked = NULL, *made[16], **parts = made;
 
-    if (count < 1) {
+    if (!tensors || count < 1) {
         FSDP_FAIL(FSDP_INVALID, "stack: at least one tensor is needed");
         return NULL;
     }
@@ -183,6 +185,8 @@ fsdp_tensor *fsdp_expand(fsdp_tensor *x, int ndim, const int64_t *shape)
     int added;
     bool fits;
 
+    if (!x || !fsdp__op_has_list("expand", ndim, shape))
+        return NULL;
     if (fsdp__is_global(&x, 1))
         return global_expand(x, ndim, shape);
     if (!x || !fsdp__op_inputs("expand", &x, 1))

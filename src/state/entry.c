@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/status.h"
 #include "dist/dist.h"
 #include "tensor/tensor.h"
 
@@ -53,6 +54,8 @@ static bool same_pieces(const fsdp_state_dict_entry *a, const fsdp_state_dict_en
 
 fsdp_status fsdp_state_dict_entry_runs(const fsdp_state_dict_entry *entry, fsdp_box_run run, void *arg)
 {
+    if (!entry)
+        return FSDP__FAIL_NULL("cannot go through an entry of a state dict: it is NULL");
     return fsdp__pieces_runs(entry->flat, entry->ndim, entry->global_shape, entry->pieces, entry->piece_count, run,
                              arg);
 }

@@ -67,7 +67,7 @@ void fsdp_scope_end_many(fsdp_context *context, fsdp_tensor *const *keep, int co
         return;
     }
     kept = s->begins[--s->depth];
-    for (int i = 0; i < count; i++)
+    for (int i = 0; keep && i < count; i++)
         kept += move_to(s, kept, keep[i]);
     drop_from(s, kept);
 }

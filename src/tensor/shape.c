@@ -58,6 +58,8 @@ bool fsdp_tensor_is_contiguous(const fsdp_tensor *tensor)
 {
     int64_t expected = 1;
 
+    if (!tensor)
+        return false;
     if (fsdp__shape_numel(tensor->ndim, tensor->shape) == 0)
         return true;
     for (int d = tensor->ndim - 1; d >= 0; d--) {

@@ -144,44 +144,48 @@ void fsdp_tensor_unref(fsdp_tensor *tensor)
 
 int fsdp_tensor_ndim(const fsdp_tensor *tensor)
 {
-    return tensor->ndim;
+    return tensor ? tensor->ndim : 0;
 }
 
 const int64_t *fsdp_tensor_shape(const fsdp_tensor *tensor)
 {
-    return tensor->shape;
+    return tensor ? tensor->shape : NULL;
 }
 
 const int64_t *fsdp_tensor_strides(const fsdp_tensor *tensor)
 {
-    return tensor->strides;
+    return tensor ? tensor->strides : NULL;
 }
 
 int64_t fsdp_tensor_size(const fsdp_tensor *tensor, int dim)
 {
+    if (!tensor)
+        return -1;
     dim += dim < 0 ? tensor->ndim : 0;
     return dim >= 0 && dim < tensor->ndim ? tensor->shape[dim] : -1;
 }
 
 int64_t fsdp_tensor_numel(const fsdp_tensor *tensor)
 {
-    return fsdp__shape_numel(tensor->ndim, tensor->shape);
+    return tensor ? fsdp__shape_numel(tensor->ndim, tensor->shape) : 0;
 }
 
 fsdp_dtype fsdp_tensor_dtype(const fsdp_tensor *tensor)
 {
-    return tensor->dtype;
+    return tensor ? tensor->dtype : FSDP_DTYPE_NONE;
 }
 
 fsdp_device *fsdp_tensor_device(const fsdp_tensor *tensor)
 {
-    return tensor->storage->device;
+    return tensor ? tensor->storage->device : NULL;
 }
 
 void *fsdp_tensor_data(const fsdp_tensor *tensor)
 {
-    fsdp__storage *storage = tensor->storage;
+    fsdp__storage *storage = tensor ? tensor->storage : NULL;
 
+    if (!storage)
+        return NULL;
     /* Whoever asks is about to queue an access, which must come after what another stream still writes. */
     if (storage->written)
         fsdp__storage_await(storage);

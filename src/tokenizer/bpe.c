@@ -20,6 +20,8 @@ fsdp_status fsdp__token_list_add(fsdp_token_list *list, int32_t id)
 
 void fsdp_token_list_release(fsdp_token_list *list)
 {
+    if (!list)
+        return;
     fsdp__free(list->ids);
     *list = (fsdp_token_list){0};
 }

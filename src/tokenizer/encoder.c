@@ -273,7 +273,7 @@ fsdp_status fsdp_encoder_create(const fsdp_tokenizer *tokenizer, fsdp_encoder **
 
 int64_t fsdp_encoder_left_out(const fsdp_encoder *encoder)
 {
-    return encoder->scratch.left_out;
+    return encoder ? encoder->scratch.left_out : 0;
 }
 
 void fsdp_encoder_free(fsdp_encoder *encoder)

@@ -10,20 +10,22 @@
 
 int64_t fsdp_tokenizer_vocab_size(const fsdp_tokenizer *tokenizer)
 {
-    return tokenizer->bpe.vocabulary.count;
+    return tokenizer ? tokenizer->bpe.vocabulary.count : 0;
 }
 
 int32_t fsdp_tokenizer_id(const fsdp_tokenizer *tokenizer, const char *token)
 {
     int32_t id;
 
+    if (!tokenizer || !token)
+        return FSDP__NO_TOKEN;
     (void)fsdp__vocabulary_find_text(&tokenizer->bpe.vocabulary, token, &id);
     return id;
 }
 
 int32_t fsdp_tokenizer_eos(const fsdp_tokenizer *tokenizer)
 {
-    return tokenizer->eos;
+    return tokenizer ? tokenizer->eos : FSDP__NO_TOKEN;
 }
 
 uint64_t fsdp__tokenizer_hash(const fsdp_tokenizer *tokenizer)

@@ -310,6 +310,8 @@ void fsdp_train_run_summary(fsdp_train_run *run, fsdp_train_summary *out)
     const fsdp_train_config *c = run ? run->config : NULL;
     fsdp_memory_stats memory;
 
+    if (!out)
+        return;
     *out = (fsdp_train_summary){.model = NULL};
     if (!run)
         return;

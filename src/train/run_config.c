@@ -25,10 +25,12 @@ enum {
 
 fsdp_status fsdp_train_config_create(fsdp_train_config **out)
 {
-    FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *config = fsdp__calloc(1, sizeof *config);
+    FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *config = NULL;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot make a config: there is no place for it");
     *out = NULL;
-    FSDP__TRY_NEW(config);
+    FSDP__TRY_NEW(config = fsdp__calloc(1, sizeof *config));
     FSDP_TRY(fsdp__config_default(&fsdp__train_keys, config));
     *out = fsdp__take(&config);
     return FSDP_OK;
@@ -88,6 +90,8 @@ fsdp_status fsdp_train_config_load(fsdp_train_config *config, const char *path)
 {
     char *copy;
 
+    if (!config || !path)
+        return FSDP__FAIL_NULL("cannot load a config: the config and a path are required");
     FSDP_TRY(check_is_config(path));
     FSDP__TRY_NEW(copy = fsdp__strdup(path));
     fsdp__free(config->loaded_from);
@@ -95,24 +99,37 @@ fsdp_status fsdp_train_config_load(fsdp_train_config *config, const char *path)
     return load(config, path);
 }
 
+static fsdp_status check_given(const fsdp_train_config *config, const char *key, const char *value)
+{
+    return config && key && value
+               ? FSDP_OK
+               : FSDP__FAIL_NULL("cannot set a key of a config: the config, a key and a value are required");
+}
+
 fsdp_status fsdp_train_config_set(fsdp_train_config *config, const char *key, const char *value)
 {
+    FSDP_TRY(check_given(config, key, value));
     return fsdp__config_set(&fsdp__train_keys, config, key, value);
 }
 
 fsdp_status fsdp_train_config_add(fsdp_train_config *config, const char *key, const char *value)
 {
+    FSDP_TRY(check_given(config, key, value));
     return fsdp__config_add(&fsdp__train_keys, config, key, value);
 }
 
 fsdp_status fsdp_train_config_print(const fsdp_train_config *config, FILE *stream)
 {
+    if (!config || !stream)
+        return FSDP__FAIL_NULL("cannot print a config: the config and a stream are required");
     FSDP_TRY(fsdp__config_check(&fsdp__train_keys, config)); /* what it prints is read back */
     return fsdp__config_print(&fsdp__train_keys, config, stream);
 }
 
 fsdp_status fsdp_train_config_help(const char *section, FILE *stream)
 {
+    if (!stream)
+        return FSDP_FAIL(FSDP_INVALID, "cannot print the keys of a config: there is no stream");
     return fsdp__config_help(&fsdp__train_keys, section, stream);
 }
 

@@ -219,6 +219,8 @@ fsdp_status fsdp_fsdp1_state_dict(fsdp_module *module, const fsdp_state_dict_con
     FSDP__SCOPED(fsdp_state_dict_free_at) fsdp_state_dict *made = NULL, *local = NULL, *distinct = NULL;
     fsdp__module_state *state;
 
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot take the state of a module: there is no place for it");
     *out = NULL;
     FSDP_TRY(fsdp__method_state(module, &state));
     config = config_of(state, config);

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/context.h"
+#include "base/status.h"
 #include "shard/doors/wrap_policy.h"
 
 /* ---- by a policy ---- */
@@ -70,6 +71,8 @@ fsdp_status fsdp_wrap_scope_begin(fsdp_context *context, fsdp_wrapper wrapper, c
 {
     scope *s = fsdp__context_get_or_make(context, FSDP__SLOT_WRAP, sizeof(scope), scope_free);
 
+    if (!context)
+        return FSDP__FAIL_NULL("a wrap scope needs a context");
     FSDP__TRY_NEW(s);
     if (s->open)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "a wrap scope cannot begin inside another: end that first");

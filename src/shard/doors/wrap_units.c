@@ -327,6 +327,8 @@ fsdp_status fsdp_module_wrap_units(fsdp_module *module, const fsdp_wrap_policy *
 
     if (!module)
         return FSDP_FAIL(FSDP_INVALID, "wrap policy: the module is null");
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "wrap policy: there is no place for the units");
     FSDP_TRY(fsdp__wrap_policy_check(policy));
     FSDP_TRY(fsdp__module_walk(module, add_node, &p));
     FSDP_TRY(ignore(&p));

@@ -307,6 +307,8 @@ fsdp_status fsdp_module_shard_info(fsdp_module *module, fsdp_shard_info *out)
     fsdp__module_state *state;
 
     FSDP_TRY(fsdp__method_state(module, &state));
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "cannot describe a module's shards: there is no place for the description");
     *out = (fsdp_shard_info){
         .name = state->name, .shares_memory = state->group_count > 0, .keeps_unsharded = state->keeps_unsharded};
     for (int64_t i = 0; i < state->group_count; i++) {
@@ -328,8 +330,10 @@ fsdp_status fsdp_module_exposed_time(fsdp_module *module, int64_t *gather_ns, in
     FSDP_TRY(fsdp__root_add_up_gathers(state->root));
     FSDP_TRY(fsdp__exposed_sum(&comm->reductions));
     comm->reductions.asked = true;
-    *gather_ns = comm->gather_ns;
-    *reduce_ns = comm->reductions.ns;
+    if (gather_ns)
+        *gather_ns = comm->gather_ns;
+    if (reduce_ns)
+        *reduce_ns = comm->reductions.ns;
     return FSDP_OK;
 }
 

@@ -184,6 +184,8 @@ fsdp_status fsdp_module_shard_map(fsdp_module *module, fsdp_shard_map *out)
 
     if (!module)
         return FSDP_FAIL(FSDP_INVALID, "shard map: the module is null");
+    if (!out)
+        return FSDP_FAIL(FSDP_INVALID, "shard map: there is no place for it");
     FSDP_TRY(fsdp__module_walk(module, name_unit, &c));
     FSDP_TRY(fsdp__module_walk(module, collect, &c));
     *out = c.map;
