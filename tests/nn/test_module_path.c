@@ -2,8 +2,10 @@
  * Links: ops */
 #include "autograd/tools.h"
 #include "base/compiler.h"
+#include "base/context.h"
 #include "fsdp/layers.h"
 #include "fsdp/ops.h"
+#include "nn/module_path.h"
 #include "support/scope.h"
 
 #define SHAPE_OF(...) make_random(device, 1, FSDP_SHAPE(__VA_ARGS__))
@@ -172,4 +174,40 @@ SCOPE_TEST(a_tensor_that_was_written_has_its_name)
         CHECK_ERROR(fsdp_backward(fsdp_sum(y)), FSDP_STATE, cases[i].says);
     }
     fsdp_module_unref(model);
+}
+
+/* Returns what stands for the module as an owner of memory. */
+static const void *owner_of(fsdp_module *module)
+{
+    fsdp__taker before = fsdp__module_enter(module);
+    const void *owner = fsdp__context_taker(module->context).owner;
+
+    fsdp__context_set_taker(module->context, before);
+    return owner;
+}
+
+TEST(a_module_that_takes_the_address_of_another_is_another_owner_of_memory)
+{
+    enum {
+        COUNT = 20 /* so many that some take the addresses of some before */
+    };
+    fsdp_context *own = test_context();
+    fsdp_module *modules[COUNT];
+    const void *owners[COUNT];
+    char name[64];
+
+    for (int i = 0; i < COUNT; i++) {
+        modules[i] = CHECK_PTR(fsdp_module_list_create(own));
+        owners[i] = owner_of(modules[i]);
+        CHECK_STRING(fsdp__context_owner_name(own, owners[i], name, sizeof name), "ModuleList");
+    }
+    for (int i = 0; i < COUNT; i++)
+        fsdp_module_unref(modules[i]);
+    for (int i = 0; i < COUNT; i++)
+        modules[i] = CHECK_PTR(fsdp_module_list_create(own));
+    for (int i = 0; i < COUNT; i++) /* of those that are gone */
+        CHECK_STRING(fsdp__context_owner_name(own, owners[i], name, sizeof name), "");
+    for (int i = 0; i < COUNT; i++)
+        fsdp_module_unref(modules[i]);
+    fsdp_context_free(own);
 }
