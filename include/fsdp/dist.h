@@ -36,6 +36,8 @@ FSDP_API fsdp_status fsdp_mesh_create(fsdp_context *context, int ndim, const int
 FSDP_API fsdp_status fsdp_mesh_slice(fsdp_mesh *mesh, int count, const char *const *names, fsdp_mesh **out);
 FSDP_API fsdp_mesh *fsdp_mesh_ref(fsdp_mesh *mesh);
 FSDP_API void fsdp_mesh_unref(fsdp_mesh *mesh);
+/* Describe the mesh. Of a dimension that it does not have the size is 0, name and group are NULL; a coordinate, and the
+ * rank at coordinates that are none of it, is -1. */
 FSDP_API int fsdp_mesh_ndim(const fsdp_mesh *mesh);
 FSDP_API int64_t fsdp_mesh_size(const fsdp_mesh *mesh, int dim); /* dim -1: number of all ranks */
 FSDP_API const char *fsdp_mesh_dim_name(const fsdp_mesh *mesh, int dim);
@@ -115,8 +117,8 @@ FSDP_API fsdp_status fsdp_mesh_flatten(fsdp_mesh *mesh, int count, const char *c
 FSDP_API fsdp_status fsdp_mesh_unflatten(fsdp_mesh *mesh, const char *dim, int count, const int64_t *sizes,
                                          const char *const *names, fsdp_mesh **out);
 
-/* Applies the chunk rule. Returns the length and stores the start (n for an empty part, and where there are no ranks).
- */
+/* Applies the chunk rule. Returns the length and stores the start (n for an empty part, and where there are no ranks);
+ * `start` may be NULL. */
 FSDP_API int64_t fsdp_shard_range(int64_t n, int64_t world_size, int64_t rank, int64_t *start);
 
 /* Makes `local` a distributed tensor, after checking that its shape is what the rule gives this rank. Holds the mesh.

@@ -33,7 +33,7 @@ FSDP_API void fsdp_safetensors_close(fsdp_safetensors *file);
 FSDP_API int64_t fsdp_safetensors_file_count(const fsdp_safetensors *file);
 FSDP_API int64_t fsdp_safetensors_count(const fsdp_safetensors *file);
 FSDP_API const fsdp_safetensors_entry *fsdp_safetensors_at(const fsdp_safetensors *file,
-                                                           int64_t index); /* in order of names */
+                                                           int64_t index); /* in order of names; or NULL */
 FSDP_API const fsdp_safetensors_entry *fsdp_safetensors_find(const fsdp_safetensors *file, const char *name);
 
 /* ---- the weights of a model folder ---- */
@@ -62,7 +62,8 @@ FSDP_API fsdp_status fsdp_weights_open(const char *path, fsdp_weights **out);
 FSDP_API void fsdp_weights_close(fsdp_weights *weights);
 FSDP_API int64_t fsdp_weights_file_count(const fsdp_weights *weights);
 FSDP_API int64_t fsdp_weights_count(const fsdp_weights *weights);
-FSDP_API const fsdp_weights_entry *fsdp_weights_at(const fsdp_weights *weights, int64_t index); /* in order of names */
+FSDP_API const fsdp_weights_entry *fsdp_weights_at(const fsdp_weights *weights,
+                                                   int64_t index); /* in order of names; or NULL */
 FSDP_API const fsdp_weights_entry *fsdp_weights_find(const fsdp_weights *weights, const char *name);
 /* Reads elements [first, first + numel) of a tensor, in row-major order and in its dtype, into `out`. Besides `out`
  * this takes no memory, except a few MiB if a .bin has the elements in another order. FSDP_STATE: a file was replaced

@@ -309,7 +309,7 @@ FSDP_API fsdp_status fsdp_module_shard_info(fsdp_module *module, fsdp_shard_info
  * which is what steps would save if those cost nothing. If they run inline, this is their whole time, with the casts
  * that belong to them; if they run on other streams, the time spent waiting for them. The difference between two calls
  * is the time between them. Roots that share a communication context have these times in common. Copying offloaded
- * gradients to the host is not included.
+ * gradients to the host is not included. Either place may be NULL.
  *
  * A GPU waits by itself: events of its own measure how long, from the first call on, and later calls wait until it has
  * done what it was given before. */
