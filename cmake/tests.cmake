@@ -103,7 +103,7 @@ function(fsdp_fake_library name kind)
 endfunction()
 if(FSDP_CUDA_HEADERS)
   fsdp_fake_library(fakecudart SHARED ${fake}/fake_device.c ${fake}/fake_memory.c ${fake}/fake_stream.c
-                    ${fake}/fake_copy.c ${fake}/fake_peers.c ${fake}/fake_hardware.c ${cudash}/thread.c)
+                    ${fake}/fake_copy.c ${fake}/fake_ones.c ${fake}/fake_peers.c ${fake}/fake_hardware.c ${cudash}/thread.c)
   target_link_libraries(fakecudart PRIVATE fsdp_common)
   set_target_properties(fakecudart PROPERTIES C_VISIBILITY_PRESET default)
   target_compile_definitions(fakecudart INTERFACE FSDP_HAVE_FAKECUDA)

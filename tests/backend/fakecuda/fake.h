@@ -165,14 +165,13 @@ typedef struct fake_body {
     void (*run)(const unsigned grid[3], unsigned block, size_t shared_bytes, const void *body);
 } fake_body;
 
-/* Does something whose writes ThreadSanitizer does not watch. */
-#if FSDP__TSAN
-void AnnotateIgnoreWritesBegin(const char *file, int line); /* the sanitizer's; no header of it declares them */
-void AnnotateIgnoreWritesEnd(const char *file, int line);
-#define FAKE_UNWATCHED(does) \
-    (AnnotateIgnoreWritesBegin(__FILE__, __LINE__), (void)(does), AnnotateIgnoreWritesEnd(__FILE__, __LINE__))
-#else
-#define FAKE_UNWATCHED(does) ((void)(does))
-#endif
+/* ---- fresh memory ---- */
+
+/* Fills a file of so many bytes with ones from `done` on, or its first 8 MB. */
+void fake_fill(int file, size_t bytes, size_t done);
+/* Maps a file of ones, of which only the pages that are used become the memory's own: most are not, by tests. NULL:
+ * there is not so much memory. */
+unsigned char *fake_map_ones(size_t bytes);
+void fake_unmap_ones(unsigned char *memory, size_t bytes);
 
 #endif

@@ -14,8 +14,7 @@
 
 enum {
     PAGE = 4096,
-    GRANULE = 2 << 20,    /* of mapped memory */
-    POISON_MOST = 8 << 20 /* bytes at the start, so that large memory that nobody uses takes no pages */
+    GRANULE = 2 << 20 /* of mapped memory */
 };
 
 /* What cuMemCreate makes. */
@@ -170,19 +169,6 @@ static void unmap(const void *argument)
         atomic_fetch_sub(&used[r->device], r->bytes);
 }
 
-/* Fills fresh memory, which nobody else knows yet. It writes to the file, if there is one (-1: none), since a fault for
- * each page takes twice as long. ThreadSanitizer would keep four times as much of the writes to memory. */
-static void poison(int file, unsigned char *memory, size_t bytes)
-{
-    size_t most = bytes < POISON_MOST ? bytes : POISON_MOST, done = 0;
-    unsigned char ones[4 * PAGE];
-
-    memset(ones, 0xff, sizeof ones);
-    for (ssize_t written = 1; done < most && written > 0; done += written > 0 ? (size_t)written : 0)
-        written = pwrite(file, ones, most - done < sizeof ones ? most - done : sizeof ones, (off_t)done);
-    FAKE_UNWATCHED(memset(memory + done, 0xff, most - done));
-}
-
 static cudaError_t allocate(void **out, size_t bytes, fake_kind kind, int device)
 {
     range r = {.bytes = (bytes + PAGE - 1) / PAGE * PAGE, .kind = kind, .device = device};
@@ -198,7 +184,7 @@ static cudaError_t allocate(void **out, size_t bytes, fake_kind kind, int device
         unmap(&r);
         return fake_error(cudaErrorMemoryAllocation);
     }
-    poison(r.file, r.mapped, r.bytes);
+    fake_fill(r.file, r.bytes, 0);
     *out = r.address;
     return cudaSuccess;
 }
@@ -488,7 +474,7 @@ CUresult cuMemSetAccess(CUdeviceptr start, size_t bytes, const CUmemAccessDesc *
         return CUDA_ERROR_INVALID_VALUE;
     if (mprotect(mapped, bytes, PROT_READ | PROT_WRITE) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    poison(file, mapped, bytes);
+    fake_fill(file, bytes, 0);
     return CUDA_SUCCESS;
 }
 
@@ -505,14 +491,14 @@ cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned int flags)
     *out = NULL;
     if (bytes == 0)
         return cudaSuccess;
-    memory = aligned_alloc(PAGE, (bytes + PAGE - 1) / PAGE * PAGE);
-    if (!memory ||
-        add(&(range){.address = memory, .mapped = memory, .bytes = bytes, .kind = FAKE_HOST_MEMORY, .device = -1}) !=
-            cudaSuccess) {
-        free(memory);
+    memory = fake_map_ones(bytes);
+    if (!memory)
+        return fake_error(cudaErrorMemoryAllocation);
+    if (add(&(range){.address = memory, .mapped = memory, .bytes = bytes, .kind = FAKE_HOST_MEMORY, .device = -1}) !=
+        cudaSuccess) {
+        fake_unmap_ones(memory, bytes);
         return fake_error(cudaErrorMemoryAllocation);
     }
-    poison(-1, memory, bytes);
     *out = memory;
     return cudaSuccess;
 }
@@ -529,7 +515,7 @@ cudaError_t cudaFreeHost(void *pointer)
         return fake_error(cudaErrorInvalidValue);
     for (int d = 0; d < FAKE_DEVICES; d++)
         fake_device_wait(d);
-    free(r.address);
+    fake_unmap_ones(r.address, r.bytes);
     return begun;
 }
 
@@ -593,6 +579,6 @@ void fake_forget_memory(void)
         } else if (r.kind <= FAKE_DEVICE_MEMORY_OF_STREAM)
             unmap(&r);
         else if (r.kind == FAKE_HOST_MEMORY)
-            free(r.address);
+            fake_unmap_ones(r.address, r.bytes);
     }
 }
