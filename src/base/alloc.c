@@ -57,22 +57,27 @@ char *fsdp__strdup(const char *text)
 
 char *fsdp__sprintf(const char *format, ...)
 {
+    char room[256]; /* most texts are formatted once */
     va_list arguments;
+    size_t bytes;
     char *text;
     int length;
 
     va_start(arguments, format);
-    length = vsnprintf(NULL, 0, format, arguments);
+    length = vsnprintf(room, sizeof room, format, arguments);
     va_end(arguments);
     if (length < 0) {
         FSDP_FAIL(FSDP_INVALID, "cannot format '%s'", format);
         return NULL;
     }
-    text = fsdp__malloc((size_t)length + 1);
+    bytes = (size_t)length + 1;
+    text = fsdp__malloc(bytes);
     if (!text)
         return NULL;
+    if (bytes <= sizeof room)
+        return memcpy(text, room, bytes);
     va_start(arguments, format);
-    vsnprintf(text, (size_t)length + 1, format, arguments);
+    vsnprintf(text, bytes, format, arguments);
     va_end(arguments);
     return text;
 }

@@ -70,6 +70,22 @@ TEST(strings_are_copied_and_formatted)
     fsdp__free(made);
 }
 
+/* Up to 255 characters are formatted beside the text, and longer ones in it. */
+TEST(texts_of_any_length_are_formatted_whole)
+{
+    char long_text[600];
+
+    memset(long_text, 'a', sizeof long_text);
+    for (int length = 0; length < 600; length++) {
+        char *made = fsdp__sprintf("%.*s", length, long_text);
+
+        CHECK_PTR(made);
+        CHECK_EQ(strlen(made), length);
+        CHECK_EQ(strspn(made, "a"), length);
+        fsdp__free(made);
+    }
+}
+
 TEST(grow_makes_room_for_the_next_item)
 {
     int64_t *items = NULL, capacity = 0;
