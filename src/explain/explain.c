@@ -36,8 +36,7 @@ fsdp_status fsdp__explain_describe(fsdp_explanation *e, const fsdp__explain_sour
     e->param_dtype = (fsdp_dtype)c->training.mixed_precision_param;
     e->reduce_dtype = (fsdp_dtype)c->training.mixed_precision_reduce;
     FSDP_TRY(fsdp__explain_units(e, run->model));
-    FSDP_TRY(fsdp__explain_parameters(e, run->model));
-    return fsdp__explain_tree(e, run->model);
+    return fsdp__explain_parameters(e, run->model);
 }
 
 static void add_network(fsdp_explanation *e, const fsdp_explained_network *of_rank)
@@ -63,8 +62,10 @@ static fsdp_status explain_rank(fsdp_explanation *e, const fsdp__explain_source 
     fsdp_explained_step step;
 
     FSDP_TRY(fsdp__explain_open(source, rank, &run));
-    if (rank == e->rank)
+    if (rank == e->rank) {
         FSDP_TRY(fsdp__explain_describe(e, source, run.run));
+        FSDP_TRY(fsdp__explain_tree(e, run.run->model));
+    }
     FSDP_TRY(fsdp__explain_parts(e, run.run->model, rank));
     if (rank == e->rank) {
         FSDP_TRY(fsdp__settle_steps(run.run));

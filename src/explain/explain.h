@@ -67,7 +67,7 @@ char *fsdp__explain_policy(const fsdp__explain_source *source);
 
 /* ---- explain.c ---- */
 
-/* Describes the explained model, except who holds what: names, sizes, units, parameters and modules. */
+/* Describes the explained model, except who holds what, and its tree: names, sizes, units and parameters. */
 fsdp_status fsdp__explain_describe(fsdp_explanation *e, const fsdp__explain_source *source, const fsdp_train_run *run);
 
 /* ---- other_units.c: the same model in other units ---- */
