@@ -75,6 +75,7 @@ machines_up() {
     mount -t tmpfs none /dev/shm
     machines_folder=/run/machines
     mkdir $machines_folder
+    export TMPDIR=$machines_folder # what lay in /dev/shm is out of sight
     [ -z "${FSDP_TEST_SECONDS:-}" ] || machines_watch &
     ip netns add switch
     ip -n switch link add name bridge type bridge
