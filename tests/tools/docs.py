@@ -139,6 +139,7 @@ INSTEAD = {
     "build/fsdp plan config.yaml -n 2 --fit 2GiB": "build/fsdp plan config.yaml -n 2 --device cuda:H100 --fit 2GiB",
     "build/fsdp train config.yaml -n 4 --sweep optimizer.lr=1e-4,3e-4,1e-3 --sweep optimizer.weight_decay=0,0.1":
         "build/fsdp train config.yaml -n 4 --sweep optimizer.lr=1e-4,3e-4 --sweep optimizer.weight_decay=0.1",
+    "apt-get install libopenmpi-dev": "dpkg-query --show libopenmpi-dev",
     "make demo": "tools/demo.sh --training.steps=3",
     "make install": "cmake --install build --prefix installed",
     "build/fsdp eval my_model --data demo/data.txt -n 2":
