@@ -82,19 +82,21 @@ FIXTURE_TEST(a_run_that_fails_is_a_row)
 FIXTURE_TEST(runs_without_metrics_are_not_among_those_to_compare)
 {
     fixture *f = *state;
-    char *folder = folder_of(f);
-    const char *argv[] = {
-        PROGRAM, "train", f->config, "--sweep=data.path=none.txt,neither.txt,data.txt", folder, "--training.steps=2",
-        NULL};
-    program p = program_run(f->directory, 1, argv);
+    char *folder = folder_of(f), *values;
+    const char *argv[] = {PROGRAM, "train", f->config, NULL, folder, "--training.steps=2", NULL};
+    program p;
 
+    CHECK(asprintf(&values, "--sweep=data.path=none.txt,neither.txt,%s", f->data) > 0);
+    argv[3] = values;
+    p = program_run(f->directory, 1, argv);
     CHECK_CONTAINS(p.output, "to compare them: fsdp report");
     CHECK_NULL(strstr(strstr(p.output, "to compare them"), "/data.path=n"));
-    CHECK_CONTAINS(strstr(p.output, "to compare them"), "/data.path=data.txt -o report.html\n");
+    CHECK_CONTAINS(strstr(p.output, "to compare them"), "data.txt -o report.html\n");
     argv[3] = "--sweep=data.path=none.txt,neither.txt";
     p = program_run(f->directory, 1, argv);
     CHECK_CONTAINS(p.output, "failed (exit status 1)");
     CHECK_NULL(strstr(p.output, "to compare them"));
+    free(values);
     free(folder);
 }
 
@@ -396,31 +398,34 @@ FIXTURE_TEST(a_folder_of_other_keys_is_refused)
 FIXTURE_TEST(a_sweep_whose_folder_has_another_path_goes_on)
 {
     fixture *f = *state;
-    char *moved = test_path(f->directory, "moved"), *path = test_path(f->directory, "sweep"), *folder;
+    char *moved = test_path(f->directory, "moved"), *path = test_path(f->directory, "sweep"), *first, *last;
+    char *const option = folder_of(f);
     const char *argv[] = {PROGRAM,
                           "train",
                           f->config,
                           "--sweep=optimizer.lr=1e-3",
-                          "--sweep-folder=./sweep",
+                          option,
                           "--training.steps=2",
                           "--checkpoint.folder=ckpt",
                           NULL};
-    char *const option = folder_of(f);
     program p;
 
     program_run(f->directory, 0, argv);
-    argv[4] = option;
+    CHECK(asprintf(&first, "--sweep-folder=%s/./sweep", f->directory) > 0);
+    argv[4] = first;
     p = program_run(f->directory, 0, argv);
     CHECK_CONTAINS(p.output, "(finished)");
     CHECK_EQ(rename(path, moved), 0);
     CHECK_EQ(unlink(test_path(moved, "optimizer.lr=1e-3/finished")), 0);
-    CHECK(asprintf(&folder, "--sweep-folder=%s", moved) > 0);
-    argv[4] = folder;
-    p = program_run(f->directory, 0, argv); /* it goes on where it is now */
-    CHECK_CONTAINS(p.output, "/moved/optimizer.lr=1e-3/checkpoints");
+    test_remove_tree(test_path(moved, "optimizer.lr=1e-3/checkpoints"));
+    CHECK(asprintf(&last, "--sweep-folder=%s", moved) > 0);
+    argv[4] = last;
+    program_run(f->directory, 0, argv); /* it goes on where it is now */
     CHECK(!has(f, "sweep"));
     CHECK(has(f, "moved/optimizer.lr=1e-3/finished"));
-    free(folder);
+    CHECK(has(f, "moved/optimizer.lr=1e-3/checkpoints/step-2"));
+    free(first);
+    free(last);
     free(option);
 }
 
