@@ -164,7 +164,7 @@ STORY_TEST(other_pairs_cannot_begin_again)
     test_set_keys(s->config, "validation.share=0.2 training.steps=7");
     story_run(s, 1);
     CHECK_CONTAINS(s->message, "different data: validation.share is 0 there, and 0.2 here: set it back");
-    test_set_keys(s->config, "training.seed=43 data.order=shuffled validation.share= training.steps=7");
+    test_set_keys(s->config, "training.seed=43 data.order=shuffled validation.share=0 training.steps=7");
     story_run(s, 1);
     CHECK_CONTAINS(s->message, "go through different data: ");
     CHECK_CONTAINS(s->message, ": set it back");
