@@ -2,9 +2,16 @@
  *
  * Blocks are reused, and not given back while the device lives, except when the backend has nothing left: then segments
  * without a live block are returned, and of those that grow their holes, before the request is tried once more. Where
- * segments grow, the same happens before a first step makes what outlives it, and to what places leave unused. The
- * same sequence of calls always makes the same decisions, wherever the segments happen to lie. All functions are
- * thread-safe. */
+ * segments grow, the same happens before a first step makes what outlives it, and to what places leave unused.
+ *
+ * [Note: what is leaving]
+ * A device may still use what was given back, and the host does not wait for that in a step. What is to be returned is
+ * out of use at once, and is returned in a later request, when the device is known to have got far enough. A request
+ * that finds no other memory takes it back before that. The host waits only where a request would fail otherwise, and
+ * never with a lock. So how far a device is decides where such a request lies; without a device that runs behind, the
+ * same sequence of calls always makes the same decisions, wherever the segments happen to lie.
+ *
+ * All functions are thread-safe. */
 #ifndef DEVICE_ALLOCATOR_H
 #define DEVICE_ALLOCATOR_H
 
@@ -27,8 +34,8 @@ bool fsdp__allocator_give(fsdp__allocator *allocator, void *pointer);
 fsdp_status fsdp__allocator_note_forward(fsdp__allocator *allocator);
 fsdp_status fsdp__allocator_renew(fsdp__allocator *allocator, const void *owner, fsdp_memory_kind kind);
 void fsdp__allocator_end_step(fsdp__allocator *allocator);
-/* Returns to the backend what is unused, and what no work uses any more, for memory that is not taken from here. Waits
- * for no work that is queued. Returns whether there was any. */
+/* Returns to the backend what is unused, and what no work uses any more, for memory that is not taken from here, and is
+ * needed: it waits for what was issued to the device, and for no work that is queued. Returns whether there was any. */
 bool fsdp__allocator_shrink(fsdp__allocator *allocator);
 /* Waits for what was queued first, and for scratch that streams have given back, where that may bring memory; returns
  * whether it may. Not for work of a stream, which may be what is waited for. [blocks] */

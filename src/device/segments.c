@@ -466,6 +466,23 @@ static block *leaving_fit(const fsdp__allocator *a, fsdp__pool in, size_t reques
     return best;
 }
 
+/* Returns whether far more would be mapped with so many bytes, for a request, than has ever lived at once. */
+static bool is_far_above(const fsdp__allocator *a, size_t lacking, size_t request)
+{
+    size_t most = FSDP__MAX(a->most, a->live + request);
+
+    return a->stats.reserved_bytes + lacking > most + most / FAR + LARGE_SEGMENT;
+}
+
+/* Takes back all that is leaving of a pool. It is free then, with what is free beside it. */
+static void take_back(fsdp__allocator *a, fsdp__pool in)
+{
+    for (segment *s = a->segments; s; s = s->next)
+        for (block *b = s->pool == in ? s->first : NULL; b; b = b->after)
+            if (b->leaving && fill(a, b, b->offset, b->offset + b->bytes) == FSDP_OK)
+                b = s->first; /* it may have become one with others */
+}
+
 fsdp_status fsdp__segments_make_room(fsdp__allocator *a, fsdp__pool in, size_t request)
 {
     block *leaving = leaving_fit(a, in, request);
@@ -473,7 +490,11 @@ fsdp_status fsdp__segments_make_room(fsdp__allocator *a, fsdp__pool in, size_t r
 
     if (leaving)
         return fill(a, leaving, leaving->offset, leaving->offset + request);
-
+    if (a->leaving > 0 && is_far_above(a, request, request)) {
+        take_back(a, in);
+        if (fsdp__blocks_best_fit(&a->blocks, in, request))
+            return FSDP_OK;
+    }
     if (request > SIZE_MAX - SEGMENT_STEP)
         return FSDP_FAIL(FSDP_NO_MEMORY, "%zu bytes are more than there are addresses", request);
     status = segment_grow(a, in, request);
@@ -499,17 +520,17 @@ static bool is_taken(const segment *s, size_t place, size_t end, block **hole)
 }
 
 /* Returns whether far more memory would be mapped at a place than has ever lived at once, as in steps that differ at
- * random. Then a free block elsewhere is better. Nothing is given back instead, because that would wait for work that
+ * random. Then a free block elsewhere is better. Nothing is given back instead, because work may still use it, which
  * may wait for another rank. */
 static bool is_far(const fsdp__allocator *a, const segment *s, size_t place, size_t bytes)
 {
-    size_t most = FSDP__MAX(a->most, a->live + bytes), end = place + bytes;
+    size_t end = place + bytes;
     size_t lacking = end - FSDP__MIN(s ? s->bytes : 0, end);
 
     for (const block *b = s ? s->first : NULL; b && b->offset < end; b = b->after)
         if (b->gone && !b->leaving && b->offset + b->bytes > place)
             lacking += FSDP__MIN(b->offset + b->bytes, end) - FSDP__MAX(b->offset, place);
-    return a->stats.reserved_bytes + lacking > most + most / FAR + LARGE_SEGMENT;
+    return is_far_above(a, lacking, bytes);
 }
 
 /* Maps the memory that a place lacks, unless a live block is in the place. */
@@ -574,7 +595,7 @@ static void shorten(fsdp__allocator *a, segment *s, size_t bytes)
 /* Takes the addresses of what is gone from the end of a segment, but for those below `top`. */
 static void drop_end(fsdp__allocator *a, segment *s, size_t top)
 {
-    while (s->bytes > top && s->last->gone && !s->last->leaving) {
+    while (s->bytes > top && s->last->gone && !s->last->leaving && s->last->before) {
         size_t bytes = s->bytes - FSDP__MAX(top, s->last->offset);
 
         a->blocks.gone_count -= bytes == s->last->bytes;

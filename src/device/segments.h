@@ -35,7 +35,7 @@ typedef struct fsdp__allocator {
     fsdp__past known;            /* what is known to be past, where work is issued to a device */
     fsdp__past ahead;            /* what is past when the device has got to `moment` */
     fsdp__device_moment *moment; /* NULL: nobody has asked */
-    size_t leaving;              /* bytes that are returned when they are past */
+    size_t leaving;              /* bytes that are returned when they are past ([Note: what is leaving]) */
     size_t live, most;           /* of segments, not of memory from elsewhere: now, and the most at once */
     bool waits;                  /* a request has failed: unused memory may serve it when no work uses that any more */
     fsdp__step_places places;    /* in the newest segment of the large pool */

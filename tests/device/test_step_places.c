@@ -418,7 +418,8 @@ static void play(model *m, uint64_t seed, uint64_t other)
     fsdp__allocator_end_step(m->allocator);
 }
 
-/* Two blocks that overlap would have each other's stamps, and sums would not be right. */
+/* Two blocks that overlap would have each other's stamps, and sums would not be right. With every second seed work is
+ * done some steps late. */
 TEST(blocks_of_random_steps_never_overlap)
 {
     const dice_seeds seeds = dice_seeds_of("PLACES", test_long() ? 200 : 12);
@@ -426,10 +427,14 @@ TEST(blocks_of_random_steps_never_overlap)
     for (uint64_t seed = seeds.first; seed < seeds.end; seed++) {
         model m = {.status = FSDP_OK};
         growing g;
-        uint64_t other = seed;
+        uint64_t other = seed, late = seed;
 
         set_up(&m, &g);
+        g.behind = seed % 2;
+        if (g.behind)
+            fsdp__allocator_runs_behind(m.allocator);
         for (int n = 0; n < 12; n++) {
+            g.done += draw(&late) % (uint32_t)(++g.queued - g.done + 1);
             if (n == 6)
                 g.limit = g.used + (seed % 3) * 4 * MIB; /* from here on what is unused is all that there is, */
             if (draw(&other) % 4 == 0)
