@@ -1,16 +1,15 @@
-/* segments.c - segments come, grow, lose what lies unused in them, and go; where a step has places, memory is mapped
- * there. */
+/* segments.c - segments come, grow, lose what lies unused in them, and go; where a request has a place, memory is
+ * mapped there. */
 #include "device/segments.h"
 
 #include "base/alloc.h"
 
 #define SMALL_SEGMENT ((size_t)2 << 20)
-#define LARGE_SEGMENT ((size_t)32 << 20)
-#define SEGMENT_STEP ((size_t)2 << 20) /* a huge page */
+#define LARGE_SEGMENT FSDP__LARGE_SEGMENT
+#define SEGMENT_STEP FSDP__SEGMENT_STEP
 
 enum {
-    MOST_LOWERINGS = 2, /* one when places were chosen, and one when the front has moved to its place */
-    FAR = 4             /* far above what has lived at once is more than a quarter of it */
+    FAR = 4 /* far above what has lived at once is more than a quarter of it */
 };
 
 typedef fsdp__block block;
@@ -218,8 +217,7 @@ static block *join_gone(fsdp__allocator *a, block *b)
     return first;
 }
 
-/* Takes [from, end) of a free block out of use, so that it can be returned; gives the block that has it. */
-static block *cut(fsdp__allocator *a, block *b, size_t from, size_t end)
+block *fsdp__block_leave(fsdp__allocator *a, block *b, size_t from, size_t end)
 {
     b = fsdp__block_split_at(a, b, from);
     fsdp__block_split(a, b, end - from);
@@ -239,8 +237,7 @@ static block *unmap(fsdp__allocator *a, block *b)
     return join_gone(a, b);
 }
 
-/* Returns what is leaving, where it is known that no work uses it. */
-static void let_go(fsdp__allocator *a)
+void fsdp__segments_let_go(fsdp__allocator *a)
 {
     fsdp__past past = known(a);
 
@@ -259,7 +256,7 @@ static void cut_holes(fsdp__allocator *a, fsdp__past past)
     for (segment *s = a->source.cut ? a->segments : NULL; s; s = s->next)
         for (block *b = s->first; b; b = b->after)
             if (is_past(past, b) && can_cut(a, b, &from, &end) && fsdp__blocks_reserve(&a->blocks) == FSDP_OK)
-                b = cut(a, b, from, end);
+                b = fsdp__block_leave(a, b, from, end);
 }
 
 bool fsdp__segments_have_unused(const fsdp__allocator *a)
@@ -280,7 +277,7 @@ bool fsdp__segments_shrink(fsdp__allocator *a)
 
     trim(a, past);
     cut_holes(a, past);
-    let_go(a);
+    fsdp__segments_let_go(a);
     return a->stats.reserved_bytes < before;
 }
 
@@ -288,7 +285,7 @@ fsdp_status fsdp__segments_return_all(fsdp__allocator *a)
 {
     trim(a, known(a));
     cut_holes(a, (fsdp__past){UINT64_MAX, UINT64_MAX});
-    let_go(a);
+    fsdp__segments_let_go(a);
     return fsdp__blocks_reserve(&a->blocks);
 }
 
@@ -300,7 +297,7 @@ bool fsdp__segments_may_ask(const fsdp__allocator *a)
 void fsdp__segments_go_on(fsdp__allocator *a)
 {
     if (a->leaving > 0 && (!a->source.issued || hear(a)))
-        let_go(a);
+        fsdp__segments_let_go(a);
 }
 
 static bool is_owed(const fsdp__allocator *a)
@@ -362,7 +359,7 @@ static fsdp_status segment_add(fsdp__allocator *a, fsdp__pool to, size_t request
 
 /* ---- segments that grow ---- */
 
-static segment *newest(const fsdp__allocator *a, fsdp__pool in)
+segment *fsdp__segments_newest(const fsdp__allocator *a, fsdp__pool in)
 {
     segment *s = a->segments;
 
@@ -441,7 +438,7 @@ static fsdp_status lengthen(fsdp__allocator *a, segment *s, size_t more)
  * the request. `reserve` must have been called. FSDP_NOT_FOUND, without a message, where none can. */
 static fsdp_status segment_grow(fsdp__allocator *a, fsdp__pool in, size_t request)
 {
-    segment *s = a->source.grow ? newest(a, in) : NULL;
+    segment *s = a->source.grow ? fsdp__segments_newest(a, in) : NULL;
     block *leaving = s && s->last->leaving ? s->last : NULL;
     const block *end = leaving ? leaving->before : s ? s->last : NULL;
     size_t lacks = whole_steps(request - (end && fsdp__block_is_free(end) ? end->bytes : 0));
@@ -549,161 +546,16 @@ static fsdp_status map_place(fsdp__allocator *a, segment *s, size_t place, size_
 
 fsdp_status fsdp__segments_room_at(fsdp__allocator *a, size_t place, size_t bytes, block **out)
 {
-    segment *s = newest(a, FSDP__POOL_LARGE);
+    segment *s = fsdp__segments_newest(a, FSDP__POOL_LARGE);
     fsdp_status status;
 
     *out = s ? fsdp__blocks_free_at(&a->blocks, s, place, bytes) : NULL;
     if (*out || is_far(a, s, place, bytes))
         return FSDP_OK;
     status = map_place(a, s, place, bytes);
-    s = newest(a, FSDP__POOL_LARGE);
+    s = fsdp__segments_newest(a, FSDP__POOL_LARGE);
     *out = status == FSDP_OK ? fsdp__blocks_free_at(&a->blocks, s, place, bytes) : NULL;
     return status == FSDP_NO_MEMORY || status == FSDP_NOT_FOUND ? FSDP_OK : status;
-}
-
-/* Finds what can be returned of a free block from `top` on; from below it, where no memory that can be returned alone
- * begins there: the next step maps that again to the byte. */
-static bool can_lower(const fsdp__allocator *a, const block *b, size_t top, size_t *from, size_t *end)
-{
-    size_t first = FSDP__MAX(b->offset, top);
-
-    *from = first;
-    *end = b->offset + b->bytes;
-    a->source.fit(a->source.arg, b->segment->data, from, end);
-    if (*from > first) {
-        *from = FSDP__MAX(b->offset, top - FSDP__MIN(top, LARGE_SEGMENT));
-        *end = b->offset + b->bytes;
-        a->source.fit(a->source.arg, b->segment->data, from, end);
-    }
-    return *from < *end && *end == b->offset + b->bytes;
-}
-
-/* Takes addresses from the end of a segment, whose last block is not in the free array. */
-static void shorten(fsdp__allocator *a, segment *s, size_t bytes)
-{
-    block *last = s->last;
-
-    s->bytes -= bytes;
-    last->bytes -= bytes;
-    if (last->bytes > 0)
-        return;
-    s->last = last->before;
-    s->last->after = NULL;
-    fsdp__block_give(&a->blocks, last);
-}
-
-/* Takes the addresses of what is gone from the end of a segment, but for those below `top`. */
-static void drop_end(fsdp__allocator *a, segment *s, size_t top)
-{
-    while (s->bytes > top && s->last->gone && !s->last->leaving && s->last->before) {
-        size_t bytes = s->bytes - FSDP__MAX(top, s->last->offset);
-
-        a->blocks.gone_count -= bytes == s->last->bytes;
-        shorten(a, s, bytes);
-    }
-}
-
-/* Takes what is unused above the places out of use, so that it is returned when no work uses it any more. */
-static void return_end(fsdp__allocator *a)
-{
-    segment *s = newest(a, FSDP__POOL_LARGE);
-    size_t top = whole_steps(a->top), from, end;
-
-    for (block *b = s ? s->last : NULL; b && !b->live && b->offset + b->bytes > top; b = b->before)
-        if (!b->gone && can_lower(a, b, top, &from, &end) && fsdp__blocks_reserve(&a->blocks) == FSDP_OK)
-            b = cut(a, b, from, end);
-    let_go(a);
-    if (s)
-        drop_end(a, s, top);
-}
-
-/* Returns what is unused above the places, and waits for nothing. Where the front of this step lies in the way of other
- * places, a later step does it once more. A front that never gets its place would have it done in every step, and what
- * steps need above the places mapped again in each: so few steps do it. */
-static void lower(fsdp__allocator *a)
-{
-    size_t before = a->stats.reserved_bytes - a->leaving;
-
-    return_end(a);
-    a->lowerings -= a->stats.reserved_bytes - a->leaving < before;
-    if (a->lowerings == 0 || !a->places.missed)
-        a->top = 0;
-}
-
-static fsdp__stay *make_stays(const fsdp__allocator *a)
-{
-    return fsdp__malloc((a->blocks.live_count + (size_t)fsdp__step_places_most(&a->places) + 1) * sizeof(fsdp__stay));
-}
-
-static fsdp_status choose(fsdp__allocator *a, int64_t first, double scale, size_t *top)
-{
-    FSDP__FREED fsdp__stay *stays = make_stays(a);
-    const segment *s = newest(a, FSDP__POOL_LARGE);
-    int64_t fixed = 0;
-
-    FSDP__TRY_NEW(stays);
-    for (const block *b = s ? s->first : NULL; b; b = b->after)
-        if (b->live)
-            fixed += fsdp__step_places_fix(&a->places, b, &stays[fixed]);
-    return fsdp__step_places_choose(&a->places, first, scale, stays, fixed, top);
-}
-
-fsdp_status fsdp__segments_make_places_for(fsdp__allocator *a, const fsdp__request *expected, size_t bytes)
-{
-    if (!fsdp__step_places_are_small(&a->places, expected, bytes))
-        return FSDP_OK;
-    a->places.disturbed = true; /* what lives is in the way now */
-    /* A little more, because sizes are rounded. */
-    return choose(a, expected - a->places.expected.items,
-                  FSDP__MAX(1, 1.0005 * (double)bytes / (double)expected->bytes), &a->top);
-}
-
-fsdp_status fsdp__segments_renew(fsdp__allocator *a, const void *owner, fsdp_memory_kind kind)
-{
-    if (!fsdp__step_places_renew(&a->places, owner, kind))
-        return FSDP_OK;
-    FSDP_TRY(choose(a, a->places.next, 1, &a->top));
-    FSDP_TRY(fsdp__blocks_reserve(&a->blocks));
-    a->lowerings = MOST_LOWERINGS;
-    lower(a);
-    return FSDP_OK;
-}
-
-fsdp_status fsdp__segments_place_beside(const fsdp__allocator *a, size_t bytes, size_t *place)
-{
-    FSDP__FREED fsdp__stay *stays = make_stays(a);
-    const segment *s = newest(a, FSDP__POOL_LARGE);
-    int64_t count = 0;
-
-    FSDP__TRY_NEW(stays);
-    for (const block *b = s ? s->first : NULL; b; b = b->after)
-        if (b->live)
-            stays[count++] = (fsdp__stay){.place = b->offset, .end = b->offset + b->bytes};
-    *place = fsdp__step_places_beside(&a->places, bytes, stays, count);
-    return FSDP_OK;
-}
-
-fsdp_status fsdp__segments_note_forward(fsdp__allocator *a)
-{
-    size_t top = 0;
-
-    a->places.forwards++;
-    if (!a->places.ended)
-        return FSDP_OK;
-    if (a->places.choosing) {
-        FSDP_TRY(choose(a, 0, 1, &a->top));
-        a->top = FSDP__MAX(a->top, a->places.carries ? a->highest : 0);
-        a->highest = 0;
-        a->lowerings = MOST_LOWERINGS;
-    }
-    FSDP_TRY(fsdp__blocks_reserve(&a->blocks));
-    fsdp__step_places_go_on(&a->places);
-    if (a->top > 0)
-        lower(a);
-    if (a->places.carries)
-        FSDP_TRY(choose(a, 0, 1, &top));
-    a->highest = FSDP__MAX(a->highest, top);
-    return FSDP_OK;
 }
 
 /* ---- all ---- */

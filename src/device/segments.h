@@ -15,6 +15,9 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
+#define FSDP__SEGMENT_STEP ((size_t)2 << 20) /* a huge page */
+#define FSDP__LARGE_SEGMENT ((size_t)32 << 20)
+
 /* Says which blocks no work uses any more: the first `given` of those that were given back, except those that work
  * behind the item `queued` uses. */
 typedef struct fsdp__past {
@@ -80,8 +83,15 @@ fsdp__block *fsdp__block_split_at(fsdp__allocator *a, fsdp__block *block, size_t
 /* Makes a block that is none of them a free one, with its free neighbours. */
 void fsdp__block_set_free(fsdp__allocator *a, fsdp__block *block);
 
+/* Takes [from, end) of a free block out of use, so that it can be returned; gives the block that has it. */
+fsdp__block *fsdp__block_leave(fsdp__allocator *a, fsdp__block *block, size_t from, size_t end);
+
 /* ---- segments ---- */
 
+/* Returns the newest segment of a pool; NULL: it has none. */
+fsdp__memory_segment *fsdp__segments_newest(const fsdp__allocator *a, fsdp__pool pool);
+/* Returns what is leaving, where it is known that no work uses it. */
+void fsdp__segments_let_go(fsdp__allocator *a);
 /* Makes a free block of the pool that fits the request. fsdp__blocks_reserve must have been called. */
 fsdp_status fsdp__segments_make_room(fsdp__allocator *a, fsdp__pool pool, size_t request);
 /* Returns what has been issued by now: what it will be past when the device gets there. */
