@@ -174,9 +174,7 @@ const char *fsdp__module_path_from_root(const fsdp_module *module, char text[FSD
     return text;
 }
 
-/* Returns what stands for the module as an owner of memory: its number, because another module may take its address
- * when it is gone, while what it has taken is still there. */
-static const void *owner_of(const fsdp_module *module)
+const void *fsdp__module_owner(const fsdp_module *module)
 {
     return (const void *)module->parts->number;
 }
@@ -189,7 +187,7 @@ static bool owner_name(const fsdp_context *context, const void *owner, char *tex
     const fsdp_module *module = all ? all->first : NULL;
     char path[FSDP__PATH_TEXT];
 
-    while (module && owner_of(module) != owner)
+    while (module && fsdp__module_owner(module) != owner)
         module = module->parts->next;
     if (!module)
         return false;
@@ -200,7 +198,7 @@ static bool owner_name(const fsdp_context *context, const void *owner, char *tex
 fsdp__taker fsdp__module_enter(const fsdp_module *module)
 {
     fsdp__context_set_namer(module->context, owner_name);
-    return fsdp__context_enter(module->context, owner_of(module));
+    return fsdp__context_enter(module->context, fsdp__module_owner(module));
 }
 
 /* ---- viewpoints ---- */

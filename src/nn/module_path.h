@@ -24,6 +24,9 @@ const fsdp_module *fsdp__module_parent(const fsdp_module *module);
 /* Returns the dotted name from the outermost module that has this one, whichever module is being called; "" for an
  * outermost module. */
 const char *fsdp__module_path_from_root(const fsdp_module *module, char text[FSDP__PATH_TEXT]);
+/* Returns what stands for the module as an owner of memory (fsdp__taker): its number, because another module may take
+ * its address when it is gone, while what it has taken is still there. */
+const void *fsdp__module_owner(const fsdp_module *module);
 /* Makes memory that is taken from now on the module's, and has it named when somebody asks whose it is, even if it is
  * gone by then. Returns what was before, for fsdp__context_set_taker. */
 fsdp__taker fsdp__module_enter(const fsdp_module *module);

@@ -211,8 +211,8 @@ FIXTURE_TEST(data_that_is_doubtful_or_begins_again_is_told)
     program p = RUN(0, "train", f->config, "--training.steps=200", "--metrics.log_freq=200");
 
     check_epoch_line(p.output, 4 * 32);
-    SAYS(0, "begins in step 1\n", "train", f->config, "--training.steps=1", "--training.local_batch_size=3000",
-         "--training.seq_len=8", "--metrics.jsonl=", "--export.path=");
+    SAYS(0, "begins in step 1\n", "train", f->config, "--training.steps=1", "--training.local_batch_size=1500",
+         "--training.global_batch_size=3000", "--training.seq_len=8", "--metrics.jsonl=", "--export.path=");
     CHECK(strstr(p.output, "warning: data") == NULL); /* a machine that others use may have others */
     CHECK(metric(f->metrics, 200, "epoch") >= 1);
     CHECK_EQ(metric(f->metrics, 200, "tokens"), 200 * 4 * 32);

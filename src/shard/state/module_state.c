@@ -1,4 +1,5 @@
 /* module_state.c - the groups of one call of a front door. */
+#include "nn/module_path.h"
 #include "shard/state/module_state.h"
 
 #include <string.h>
@@ -68,7 +69,7 @@ fsdp_status fsdp__module_state_add_group(fsdp__module_state *state, fsdp_mesh *m
     r->share = share && fsdp_process_group_can_share(r->mesh.shard_pg, FSDP_MEMORY_SHARED) &&
                fsdp_process_group_can_share(r->mesh.shard_pg, FSDP_MEMORY_SYMMETRIC);
     group->state = state;
-    group->owner = state->modules[0];
+    group->owner = fsdp__module_owner(state->modules[0]);
     group->cut = &fsdp__cut_by_parameter;
     group->of_root = true; /* until it has joined a root */
     state->groups[state->group_count++] = group;
