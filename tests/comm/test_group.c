@@ -74,12 +74,12 @@ static void group_mistakes(fsdp_context *context, void *arg)
 
     (void)arg;
     CHECK_ERROR(fsdp_process_group_create(context, descending, 2, "x", &group), FSDP_INVALID,
-                "cannot create group 'x': rank 0: its ranks must ascend");
+                "rank 0: cannot create group 'x': its ranks must ascend");
     CHECK_NULL(group);
     CHECK_ERROR(fsdp_process_group_create(context, pair, 0, "x", &group), FSDP_INVALID, "at least one rank");
     /* one rank alone is wrong: everybody learns it */
     CHECK_ERROR(fsdp_process_group_create(context, rank == 1 ? descending : pair, 2, "x", &group), FSDP_INVALID,
-                "rank 1: its ranks must ascend");
+                "rank 1: cannot create group 'x': its ranks must ascend");
     CHECK_ERROR(fsdp_process_group_create(context, rank == 1 ? lonely : pair, rank == 1 ? 1 : 2, "x", &group),
                 FSDP_MISMATCH,
                 "rank 0: rank 0 wants a group of 2 ranks from rank 0 on, rank 1 one of 1 from rank 1 on");
@@ -119,7 +119,7 @@ static void many_groups(fsdp_context *context, void *arg)
         for (int i = 0; i < 63; i++)
             CHECK_OK(fsdp_process_group_create(context, pair, 2, "many", &groups[i]));
         CHECK_ERROR(fsdp_process_group_create(context, pair, 2, "many", &one_more), FSDP_UNSUPPORTED,
-                    "rank 0: 64 process groups are alive");
+                    "rank 0: cannot create group 'many': 64 process groups are alive");
         for (int i = 0; i < 63; i++) {
             CHECK_OK(fsdp_barrier(groups[i]));
             fsdp_process_group_free(groups[i]);

@@ -305,7 +305,7 @@ static void lack_values(fsdp_context *context, void *arg)
         CHECK_OK(fsdp_scope_begin(context));
         net_batch(context, 0, 0, 2, &x, &targets);
         CHECK_NULL(fsdp_call(module, x, targets));
-        CHECK_CONTAINS(fsdp_last_error(), "rank 1: has memory but no values");
+        CHECK_CONTAINS(fsdp_last_error(), "rank 1: Net: has memory but no values");
         fsdp_scope_end(context, NULL);
     }
     CHECK_OK(fsdp_module_initialize(module, 1));

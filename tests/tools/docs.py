@@ -296,6 +296,7 @@ def run(command, build, folder):
         command += " --help"
     if re.match(r"(build/)?fsdp train .*(yaml|--model)", command) and "--training.steps" not in command:
         command = re.sub("(warmup_tokens)=[0-9]+", r"\1=1", command)  # a run has room for its warm-up
+        command = re.sub(" --training.epochs=[0-9]+", "", command)
         command += " --training.steps=1 --training.global_batch_size=-1"
     command = command.replace("--training.steps=20 ", "--training.steps=2 ")
     if re.match(r"(build/)?fsdp train .*(yaml|--model)", command) and "--training.seq_len" not in command:

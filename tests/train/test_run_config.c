@@ -212,7 +212,8 @@ TEST_WITH(a_wrong_shape_is_refused, setup, teardown)
     refuses("training:\n  steps: 3\n  seed: 1\n  steps: 4\n", ":4: training.steps is given twice");
     refuses("training:\n  steps: 3\ntraining:\n  seed: 4\n", ":3: training is given twice");
     CHECK_ERROR(load("training:\n  steps: \"3\n"), FSDP_FORMAT, "not YAML from here on");
-    CHECK_ERROR(load("training:\n\tsteps: 3\n"), FSDP_FORMAT, ":2: a tab in column 1: YAML is indented by spaces alone");
+    CHECK_ERROR(load("training:\n\tsteps: 3\n"), FSDP_FORMAT,
+                ":2: a tab in column 1: YAML is indented by spaces alone");
     CHECK_ERROR(fsdp_train_config_load(config, "/nonexistent/c.yaml"), FSDP_NOT_FOUND, "/nonexistent/c.yaml");
 }
 

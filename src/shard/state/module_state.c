@@ -1,6 +1,6 @@
 /* module_state.c - the groups of one call of a front door. */
-#include "nn/module_path.h"
 #include "shard/state/module_state.h"
+#include "nn/module_path.h"
 
 #include <string.h>
 
