@@ -82,9 +82,10 @@ static void group_mistakes(fsdp_context *context, void *arg)
                 "rank 1: cannot create group 'x': its ranks must ascend");
     CHECK_ERROR(fsdp_process_group_create(context, rank == 1 ? lonely : pair, rank == 1 ? 1 : 2, "x", &group),
                 FSDP_MISMATCH,
-                "rank 0: rank 0 wants a group of 2 ranks from rank 0 on, rank 1 one of 1 from rank 1 on");
+                "rank 0: cannot create group 'x': rank 0 wants a group of 2 ranks from rank 0 on, rank 1 one of 1 from "
+                "rank 1 on");
     CHECK_ERROR(fsdp_process_group_create(context, pair, 2, rank == 1 ? "y" : "x", &group), FSDP_MISMATCH,
-                "rank 0: rank 0 wants it under the name 'x', rank 1 under another");
+                ": rank 0 wants it under the name 'x', rank 1 under another");
     /* and nothing is broken */
     CHECK_OK(fsdp_process_group_create(context, pair, 2, "x", &group));
     CHECK_OK(fsdp_barrier(group));
