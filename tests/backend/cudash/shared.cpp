@@ -177,34 +177,26 @@ static void fill(unsigned char *p, size_t bytes, int byte)
     asm volatile("rep stosb" : "+D"(p), "+c"(bytes) : "a"(byte) : "memory");
 }
 
-/* A thread of the host gets all of the variables, more than a megabyte, at its first use of one: so a launch whose
- * threads come to none takes none of that memory. */
+/* What all threads read is made here, not by a fiber, which ThreadSanitizer orders with no other one. A thread of the
+ * host gets all of the variables, more than a megabyte, at its first use of one: so a launch whose threads come to none
+ * takes none of that memory. */
 void shared_begin(void)
 {
+    const layout &l = own_layout();
+
     running->fixed = NULL;
     running->fixed_bytes = 0;
-#ifdef CUDASH_TSAN
-    running->unwritten = (unsigned char *)calloc(1, running->shared_bytes + 1);
-    if (!running->unwritten)
-        abort();
-#endif
-}
-
-/* Finds this thread's variables, for the launch that runs. */
-static void begin_fixed(const layout &l)
-{
     if (!running->begun)
         running->begun = (uint64_t *)calloc(l.count + 1, sizeof *running->begun);
+    if (!running->begun)
+        abort();
 #ifdef CUDASH_TSAN
     if (!running->fixed_unwritten)
         running->fixed_unwritten = (unsigned char *)calloc(1, l.size + 1);
-    if (!running->fixed_unwritten)
+    running->unwritten = (unsigned char *)calloc(1, running->shared_bytes + 1);
+    if (!running->fixed_unwritten || !running->unwritten)
         abort();
 #endif
-    if (!running->begun)
-        abort();
-    running->fixed = &anchor + l.from_anchor;
-    running->fixed_bytes = l.size;
 }
 
 void shared_reset(void)
@@ -236,8 +228,8 @@ void cudash_shared_begins(size_t *mark)
     const layout &l = own_layout();
     size_t function;
 
-    if (!running->fixed)
-        begin_fixed(l);
+    running->fixed = &anchor + l.from_anchor;
+    running->fixed_bytes = l.size;
     if (*mark == 0)
         *mark = find_function(l, mark) + 1;
     function = *mark - 1;
