@@ -193,7 +193,7 @@ static void ask(fsdp__allocator *a, bool waits)
         a->moment = fsdp__take(&moment);
     }
     pthread_mutex_unlock(&a->mutex);
-    fsdp__mark_unref((fsdp__mark){.moment = moment});
+    fsdp__moment_unref(moment);
     fsdp_release_error(held);
 }
 

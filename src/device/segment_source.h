@@ -2,9 +2,8 @@
 #ifndef DEVICE_SEGMENT_SOURCE_H
 #define DEVICE_SEGMENT_SOURCE_H
 
+#include "device/moment.h"
 #include "device/owners.h"
-
-struct fsdp__device_moment;
 
 /* Says where segments come from: a backend, or memory that ranks share. */
 typedef struct fsdp__segment_source {
@@ -29,7 +28,7 @@ typedef struct fsdp__segment_source {
     void (*settle)(void *arg);
     /* Optional, beside those three, where `done` only says that work was issued to a device. Gives a moment of the
      * device behind all that was issued by now, which the caller owns. It waits for nothing. */
-    fsdp_status (*issued)(void *arg, struct fsdp__device_moment **out);
+    fsdp_status (*issued)(void *arg, fsdp__device_moment **out);
     /* Optional. Returns whether `settle` brings memory back that is in no segment. */
     bool (*owed)(void *arg);
     fsdp__taker (*taker)(void *arg); /* optional: who takes memory now */

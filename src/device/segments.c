@@ -44,7 +44,7 @@ static bool hear(fsdp__allocator *a)
     if (!a->moment || !a->moment->reached(a->moment))
         return false;
     fsdp__segments_learn(a, a->ahead);
-    fsdp__mark_unref((fsdp__mark){.moment = a->moment});
+    fsdp__moment_unref(a->moment);
     a->moment = NULL;
     return true;
 }
@@ -562,7 +562,7 @@ fsdp_status fsdp__segments_room_at(fsdp__allocator *a, size_t place, size_t byte
 
 void fsdp__segments_release(fsdp__allocator *a)
 {
-    fsdp__mark_unref((fsdp__mark){.moment = a->moment});
+    fsdp__moment_unref(a->moment);
     while (a->segments) {
         segment *s = a->segments;
         a->segments = s->next;

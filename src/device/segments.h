@@ -9,7 +9,6 @@
 #include "device/blocks.h"
 #include "device/segment_source.h"
 #include "device/step_places.h"
-#include "device/worker.h"
 
 #if FSDP__ASAN
 #include <sanitizer/asan_interface.h>

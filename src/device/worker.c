@@ -119,8 +119,7 @@ fsdp__mark fsdp__mark_ref(fsdp__mark mark)
 
 void fsdp__mark_unref(fsdp__mark mark)
 {
-    if (mark.moment && atomic_fetch_sub(&mark.moment->refs, 1) == 1)
-        mark.moment->free(mark.moment);
+    fsdp__moment_unref(mark.moment);
     if (mark.line)
         line_unref(mark.line);
 }

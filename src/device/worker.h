@@ -13,21 +13,9 @@
 #include <stdatomic.h>
 
 #include "device/device.h"
+#include "device/moment.h"
 
 typedef struct fsdp__line fsdp__line;
-
-/* Marks a moment of a device. The device's own struct starts with this one, and its functions tell of which kind it
- * is. */
-typedef struct fsdp__device_moment {
-    _Atomic int64_t refs;
-    /* Makes the host wait until the device gets there. It is called after the line has passed the mark's number. */
-    fsdp_status (*wait)(struct fsdp__device_moment *moment);
-    /* Returns whether the device has got there, and waits for nothing. */
-    bool (*reached)(struct fsdp__device_moment *moment);
-    /* Gives when the device got there, after `wait`: fsdp__stamp_read. NULL: it was not asked to notice. */
-    fsdp_status (*time)(struct fsdp__device_moment *moment, int64_t *ns);
-    void (*free)(struct fsdp__device_moment *moment);
-} fsdp__device_moment;
 
 typedef struct fsdp__mark {
     fsdp__line *line; /* NULL: reached */

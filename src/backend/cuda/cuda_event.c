@@ -154,7 +154,7 @@ fsdp_status fsdp__cuda_moment_behind(fsdp_stream *stream, fsdp__cuda_moment **ou
 
 void fsdp__cuda_moment_drop(fsdp__cuda_moment *moment)
 {
-    fsdp__mark_unref((fsdp__mark){.moment = &moment->base});
+    fsdp__moment_unref(&moment->base);
 }
 
 fsdp_status fsdp__cuda_moment_elapsed(const fsdp__cuda_moment *from, const fsdp__cuda_moment *to, int64_t *ns)
