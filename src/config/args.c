@@ -122,7 +122,7 @@ fsdp_status fsdp__args_parse(fsdp__args *args, const char *command, int argc, ch
             return FSDP_OK;
         }
         if (is_word) {
-            if (text[1] == '\0' && text[0] == '-')
+            if (strcmp(text, "-") == 0)
                 return FSDP_FAIL(FSDP_INVALID, "%s: '-' is standard input, which is not read here: name a file ('./-')",
                                  command);
             if (!args->list && args->positional_count == args->positional_most)

@@ -83,7 +83,14 @@ fsdp_status fsdp__step_match_calls(fsdp__step_parts *p)
 
 /* ---- what moves ---- */
 
-FSDP__ORDER_BY_THREE(by_traffic, fsdp__traced_span, rank, group, kind)
+static int by_traffic(const void *a, const void *b)
+{
+    const fsdp__traced_span *x = *(const fsdp__traced_span *const *)a, *y = *(const fsdp__traced_span *const *)b;
+
+    FSDP__ORDER_BY(x->rank, y->rank);
+    FSDP__ORDER_BY(x->group, y->group);
+    return FSDP__COMPARE(x->kind, y->kind);
+}
 
 /* Returns how many times a member's part of a call becomes each other member's: a reduction scatters parts of sums, and
  * an all-reduce then gathers them. 0: it has a root, which the trace does not name. */

@@ -420,6 +420,7 @@ static void step_while_held(fsdp_device *device, fsdp_stream *other, const hold_
 
     for (unsigned int n = 0; n < 6; n++) {
         if (n == how->from) {
+            CHECK_OK(fsdp_stream_synchronize(fsdp_device_stream(device))); /* what came before is past */
             hold(device, other, &gate, how->queued);
             count_calls();
         }

@@ -499,9 +499,9 @@ TEST(a_thread_that_has_no_room_is_an_error_that_names_the_limit)
     enum {
         MOST = 100
     };
+    struct rlimit before = test_leave_address_space((size_t)64 << 20);
     fsdp_context *context = test_context();
     fsdp_device *cpu = CHECK_PTR(fsdp_cpu(context));
-    struct rlimit before = test_leave_address_space((size_t)64 << 20);
     fsdp_stream *streams[MOST] = {NULL};
     fsdp_status status = FSDP_OK;
 
