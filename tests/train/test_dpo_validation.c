@@ -51,7 +51,7 @@ TEST(numbers_are_those_of_the_reference_on_the_same_pairs)
         {.name = "dpo-llama", .world = 4, .microbatches = 1, .batch = 3, .cp = 2, .tp = 2}};
 
     for (size_t i = 0; i < FSDP__COUNT_OF(ways); i++)
-        if (test_takes((int)i, 1, 2))
+        if (test_takes((int)i, 1, 4))
             check_tuning(ways[i]);
 }
 

@@ -169,7 +169,7 @@ static void check_ways(const way *ways, size_t count)
         const way *w = &ways[i];
         repeated r;
 
-        if (test_brief() && i % 5 != 0)
+        if (test_brief() && i != (count > 5 ? 5 : 0))
             continue;
         prepare(&r, w->name, &rows, w->world, w->microbatches);
         if (w->key)

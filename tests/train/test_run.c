@@ -512,7 +512,7 @@ TEST_WITH(a_failing_write_leaves_no_model_behind, setup, NULL)
     CHECK_OK(fsdp_train_config_set(f->config, "export.path", f->model));
     CHECK_OK(fsdp_train_config_set(f->config, "export.fallback_path", rescued));
     f->kind = FSDP__FAULT_WRITE;
-    for (f->nth = 1;; f->nth += test_brief() ? 3 : 1) {
+    for (f->nth = 1;; f->nth += test_brief() ? 7 : 1) {
         run(f, 2);
         if (!f->fired)
             break;

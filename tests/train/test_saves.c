@@ -156,8 +156,9 @@ static void check_best(story *s, int world)
     size_t bytes;
 
     story_get_worse(s);
-    story_set(s, "training.global_batch_size", "24"); /* with fewer losses rise at once */
-    story_go(s, world);                               /* which step is it? */
+    test_set_keys(s->config,
+                  "training.global_batch_size=24 training.local_batch_size=2"); /* fewer: losses rise at once */
+    story_go(s, world);                                                         /* which step is it? */
     best = s->best_step;
     CHECK(best > 0 && best < STORY_STEPS);
     snprintf(steps, sizeof steps, "%d", (int)best);
