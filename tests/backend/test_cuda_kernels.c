@@ -57,7 +57,8 @@ FSDP__KERNEL_MAP(CASE)
 /* ---- more spans or ranks than a launch takes, and dtypes that the oracle does not draw ---- */
 
 enum {
-    MANY = 1200, /* spans: several launches */
+    MANY = TEST_SANITIZED ? 300 : 1200,      /* spans: several launches */
+    MANY_LONG = TEST_SANITIZED ? 700 : 1200, /* of lists that take all arguments of a launch */
     MANY_RANKS = 1000,
     MOST_NUMEL = 40
 };
@@ -82,12 +83,12 @@ static void with_tables(fsdp__kernel kernel, void (*make)(test_case *c))
     fsdp_context_free(context);
 }
 
-/* Draws the sizes of MANY pieces of one buffer, of which some are empty; returns their sum. */
-static int64_t pieces(test_case *c, int64_t *numel)
+/* Draws the sizes of `count` pieces of one buffer, of which some are empty; returns their sum. */
+static int64_t pieces(test_case *c, int count, int64_t *numel)
 {
     int64_t total = 0;
 
-    for (int s = 0; s < MANY; s++)
+    for (int s = 0; s < count; s++)
         total += numel[s] = between(c, 0, 4) ? between(c, 1, MOST_NUMEL) : 0;
     return total;
 }
@@ -99,7 +100,7 @@ static const void *piece(const void *p, fsdp_dtype dtype, int64_t at)
 
 static void cast_many(test_case *c)
 {
-    int64_t numel[MANY], total = pieces(c, numel), at = 0;
+    int64_t numel[MANY], total = pieces(c, MANY, numel), at = 0;
     fsdp_dtype to = c->dtype == FSDP_BF16 ? FSDP_F32 : FSDP_BF16;
     const void *src = an_input(c, c->dtype, total, -3.0, 3.0);
     void *dst = an_output(c, to, total, 0.0, 0.0);
@@ -112,7 +113,7 @@ static void cast_many(test_case *c)
 
 static void amax_many(test_case *c)
 {
-    int64_t numel[MANY], total = pieces(c, numel), at = 0;
+    int64_t numel[MANY], total = pieces(c, MANY, numel), at = 0;
     const void *src = an_input(c, c->dtype, total, -3.0, 3.0);
     float *dst = an_output(c, FSDP_F32, MANY, 0.0, 0.0);
     fsdp__span spans[MANY];
@@ -124,7 +125,7 @@ static void amax_many(test_case *c)
 
 static void code_many(test_case *c)
 {
-    int64_t numel[MANY], total = pieces(c, numel), at = 0;
+    int64_t numel[MANY], total = pieces(c, MANY, numel), at = 0;
     void *values = (void *)(uintptr_t)an_input(c, c->dtype, total, -3.0, 3.0);
     const float *amax = an_input(c, FSDP_F32, MANY, 1.0, 3.0);
     uint8_t *codes = an_output(c, FSDP_U8, total, 0.0, 0.0);
@@ -144,13 +145,13 @@ static void code_many(test_case *c)
 
 static void step_many(test_case *c)
 {
-    int64_t numel[MANY], total = pieces(c, numel), at = 0;
+    int64_t numel[MANY_LONG], total = pieces(c, MANY_LONG, numel), at = 0;
     float *param = an_output(c, FSDP_F32, total, 1e-6, 1e-6), *moment1 = an_output(c, FSDP_F32, total, 1e-6, 1e-6);
     float *moment2 = a_buffer(c, FSDP_F32, total, 0.01, 1.0, true, 1e-6, 1e-6);
     const void *grad = an_input(c, c->dtype, total, -1.0, 1.0);
-    fsdp__optimizer_span spans[MANY];
+    fsdp__optimizer_span spans[MANY_LONG];
     const fsdp__adam_args a = {.spans = spans,
-                               .count = MANY,
+                               .count = MANY_LONG,
                                .param_dtype = FSDP_F32,
                                .grad_dtype = c->dtype,
                                .lr = 1e-3,
@@ -162,10 +163,10 @@ static void step_many(test_case *c)
                                .step = 3,
                                .decoupled = true};
 
-    for (int s = 0; s < MANY; at += numel[s++])
+    for (int s = 0; s < MANY_LONG; at += numel[s++])
         spans[s] =
             (fsdp__optimizer_span){param + at, piece(grad, c->dtype, at), moment1 + at, moment2 + at, numel[s], NULL};
-    check(c, &a, "%d spans", MANY);
+    check(c, &a, "%d spans", MANY_LONG);
 }
 
 TEST(spans_of_several_launches_are_all_visited)

@@ -28,7 +28,7 @@ static void run_suite(fsdp_context *context, void *arg)
     suite_plain(&s);
     suite_blocks(&s);
     suite_objects(s.group);
-    suite_mixed(&s, 100 * (uint64_t)fsdp_process_group_size(s.group), 6);
+    suite_mixed(&s, 100 * (uint64_t)fsdp_process_group_size(s.group), test_brief() ? 3 : 6);
     fsdp_stream_free(s.stream);
 }
 

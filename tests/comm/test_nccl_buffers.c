@@ -74,7 +74,7 @@ static void mix(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_broadcast(g.group, data, 100, FSDP_F32, 0, g.stream)); /* which needs no memory of its own */
     CHECK_EQ(fsdp_process_group_carrier(g.group), FSDP_CARRIER_NCCL);
     CHECK_EQ(workspace(&g) - before, s->mib * MIB);
-    suite_mixed(&calls, s->seed, test_brief() ? 3 : 6);
+    suite_mixed(&calls, s->seed, test_brief() ? 2 : 6);
     rank_gpu_free(&g, data, 400);
     rank_gpu_close(&g);
 }

@@ -105,7 +105,7 @@ static void run_mixed(fsdp_process_group *direct, fsdp_process_group *packed, fs
     suite s = {.group = packed, .stream = stream};
 
     (void)direct;
-    suite_mixed(&s, 1000, 8);
+    suite_mixed(&s, 1000, test_brief() ? 4 : 8);
 }
 
 TEST(packing_takes_any_mixture_of_buffers)

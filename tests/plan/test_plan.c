@@ -100,7 +100,7 @@ TEST(the_peak_is_that_of_a_real_run_for_every_option)
         {8, "parallelism.fsdp_reshard_after_forward=4"},
     };
 
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i += test_brief() ? 3 : 1)
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i += test_brief() ? 4 : 1)
         hold(ways[i].world, ways[i].keys);
 }
 
@@ -123,7 +123,7 @@ TEST(the_peak_of_a_gpu_is_that_of_a_real_run)
     const char *gpus = getenv("FSDP_FAKECUDA_DEVICES");
 
     test_need_gpu();
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i += test_brief() ? 3 : 1) {
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i += test_brief() ? 4 : 1) {
         hold(ways[i].world, ways[i].keys); /* two GPUs */
         if (gpus || i % 4 > 0 || test_brief())
             continue;
@@ -150,7 +150,7 @@ TEST(the_peak_over_machines_is_that_of_a_real_run)
     };
     char keys[400];
 
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i += test_brief() ? 3 : 1)
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i += test_brief() ? 4 : 1)
         for (int gpu = 0; gpu <= test_has_gpu(); gpu++) {
             snprintf(keys, sizeof keys, "%s%s", ways[i].keys, gpu ? " training.device=cuda" : "");
             hold_machines(ways[i].world, 2, keys);

@@ -19,7 +19,7 @@
 
 enum {
     BLOCKS = 2,
-    STEPS = 3
+    STEPS = TEST_SANITIZED ? 2 : 3 /* the second uses what the first has made */
 };
 
 typedef enum carried {
@@ -220,7 +220,8 @@ TEST_WITH(ranks_with_gpus_of_their_own_exchange_beside_the_computing, open_two, 
 {
     for (int i = 1; i < DOORS; i++)
         for (int world = 1; world <= 4; world++)
-            if (test_takes(i + world, 5, 11) || (doors[i].hybrid && world == 4 && test_takes(i, 2, 3)))
+            if (test_takes(i + world, 5, TEST_SANITIZED ? 23 : 11) ||
+                (doors[i].hybrid && world == 4 && test_takes(i, 2, 3)))
                 compare_apart(world, &doors[i]);
 }
 

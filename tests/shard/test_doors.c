@@ -282,7 +282,7 @@ static void go_through(fsdp_context *context, void *arg)
 static void move_in_all_worlds(model m)
 {
     for (int world = test_brief() ? 4 : m == NET || test_long() ? 1 : 3; world <= 4; world++)
-        for (int from = 0; from < DOORS; from++)
+        for (int from = 0; from < DOORS; from += test_brief() && m != NET ? 2 : 1)
             test_run_ranks(world, go_through, &(passage){m, from});
 }
 

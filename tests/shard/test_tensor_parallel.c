@@ -214,7 +214,7 @@ TEST(every_optimizer_steps_as_on_one_rank)
         expect(&w, false, &expected);
         for (size_t i = 0; i < FSDP__COUNT_OF(layouts); i++) {
             w.layout = layouts[i];
-            if (!test_takes((int)i + kind, 2, 4))
+            if (!test_takes((int)i + kind, 2, 6))
                 continue;
             compare_with(&w, &expected, kind == CUT_MUON ? 4e-2 : 2e-4); /* Muon computes in bfloat16 */
         }
@@ -249,9 +249,11 @@ TEST(every_setting_steps_as_on_one_rank)
     static const cut_layout some[] = {{1, 2, 2}, {1, 1, 2}, {2, 1, 2}, {1, 1, 4}, {2, 2, 2}};
 
     for (size_t i = 0; i < FSDP__COUNT_OF(ways); i++)
-        for (size_t l = 0; l < (test_brief() ? 2 : FSDP__COUNT_OF(some)); l++) {
+        for (size_t l = 0; l < FSDP__COUNT_OF(some); l++) {
             way w = ways[i];
 
+            if (test_brief() && l != i % 2)
+                continue;
             w.layout = some[l];
             w.kind = (int)(i % 2);
             compare(w, 2e-4);
@@ -269,6 +271,8 @@ TEST(low_precision_steps_as_on_one_rank)
         for (int micros = 1; micros <= 2; micros++) {
             way w = {.layout = {1, 2, 2}, .micros = micros, .options = {.mp_policy = policies[p]}};
 
+            if (!test_takes((int)p + micros, 1, 2))
+                continue;
             compare(w, 2e-2);
             w.layout = (cut_layout){1, 1, 2};
             w.options.no_shared_memory = true;
