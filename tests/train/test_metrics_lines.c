@@ -13,7 +13,8 @@
 
 static const char other_columns[] = "run,step,loss\n0123456789abcdef,1,5.5\n";
 
-/* Begins a table while a run that has opened its file waits for its turn. `arg`: the file, locked. */
+/* Begins a table while a run that has opened its file to write waits for its turn: before, the run reads what there is.
+ * `arg`: the file, locked. */
 static void *begin_while_another_waits(void *arg)
 {
     int fd = *(int *)arg, holders = 0;
@@ -25,7 +26,8 @@ static void *begin_while_another_waits(void *arg)
         holders = 0;
         for (int i = 0; i < 256; i++) {
             snprintf(name, sizeof name, "/proc/self/fd/%d", i);
-            holders += stat(name, &other) == 0 && other.st_ino == own.st_ino && other.st_dev == own.st_dev;
+            holders += stat(name, &other) == 0 && other.st_ino == own.st_ino && other.st_dev == own.st_dev &&
+                       (fcntl(i, F_GETFL) & O_ACCMODE) != O_RDONLY;
         }
         usleep(1000);
     }
