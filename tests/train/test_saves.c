@@ -194,6 +194,9 @@ STORY_TEST(the_best_is_exported_where_it_is_asked_for)
 {
     static const char *const strategies[] = {"fsdp2", "fsdp1", "ddp", "zero1", "zero2", "zero3", "hsdp"};
 
+#if FSDP__TSAN
+    skip(); /* what was stopped early exports the best on the same threads */
+#endif
     for (int i = 0; i < 7; i += test_brief() ? 7 : 1) {
         int world = i == 6 ? 4 : 1 + (i + 1) % 4;
 
