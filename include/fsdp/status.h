@@ -7,10 +7,9 @@
  *         fprintf(stderr, "%s\n", fsdp_last_error());
  *
  * No call follows a NULL pointer. Where a comment does not say that an argument may be NULL, a call with a status
- * refuses it: with FSDP_INVALID, or with the last error, which is that of the call that failed to make the object. A
- * call without a status then does nothing and returns zeros: false, a count of 0, NULL; what numbers a rank, a step, a
- * dimension or a token is -1. What such a call writes is zeros, too, and where it writes two things either may be
- * missing.
+ * refuses it: with FSDP_INVALID, or, where the NULL comes from a call that failed, with the error of that call. A call
+ * without a status then does nothing and returns zeros: false, a count of 0, NULL; what numbers a rank, a step, a
+ * dimension or a token is -1. Its outputs are zeros, too; where it has two outputs, either may be NULL.
  */
 #ifndef FSDP_STATUS_H
 #define FSDP_STATUS_H

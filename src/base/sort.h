@@ -11,7 +11,8 @@
             return FSDP__COMPARE((a), (b)); \
     } while (0)
 
-/* Defines a function of qsort's that orders by one member of `type`, the lesser first, by two, or by three. */
+/* Define a function of qsort's for an array of `type` (not of pointers to it). It orders by one member, the lesser
+ * first, by two, or by three. */
 #define FSDP__ORDER_BY_ONE(name, type, member)                                      \
     static int name(const void *a, const void *b)                                   \
     {                                                                               \
@@ -23,7 +24,6 @@
         FSDP__ORDER_BY(((const type *)a)->first, ((const type *)b)->first);         \
         return FSDP__COMPARE(((const type *)a)->second, ((const type *)b)->second); \
     }
-
 #define FSDP__ORDER_BY_THREE(name, type, first, second, third)                    \
     static int name(const void *a, const void *b)                                 \
     {                                                                             \
@@ -31,6 +31,7 @@
         FSDP__ORDER_BY(((const type *)a)->second, ((const type *)b)->second);     \
         return FSDP__COMPARE(((const type *)a)->third, ((const type *)b)->third); \
     }
+
 /* Defines one that orders by one member, the greater first. */
 #define FSDP__ORDER_DOWN_BY(name, type, member)                                     \
     static int name(const void *a, const void *b)                                   \

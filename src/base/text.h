@@ -18,7 +18,8 @@ size_t fsdp__utf8_mark(const char *text, size_t bytes);
 
 /* Copies `text` to `out` as one line that is safe to print on a terminal: control characters, those that reverse the
  * direction of writing, and bytes that are not UTF-8 are shown as \x1b. What does not fit loses its middle, and "..."
- * stands there: the reason of an error is at the end of its message, after the paths. Returns `out`. */
+ * stands there: the reason of an error is at the end of its message, after the paths. There must be room for 4 bytes.
+ * Returns `out`. */
 const char *fsdp__shown(const char *text, char *out, size_t out_bytes);
 /* Shows what a format and its arguments give, however long that is, in the same way. Where there is no memory for a
  * long one its end is missing. */

@@ -199,9 +199,8 @@ fsdp_stream *fsdp__process_group_host_stream(fsdp_process_group *group)
 fsdp_status fsdp__comm_issue_host(fsdp_process_group *group, fsdp_collective kind, fsdp__collective run,
                                   const fsdp__call *call)
 {
-    fsdp_stream *host;
+    fsdp_stream *host = fsdp__process_group_host_stream(group);
 
-    host = fsdp__process_group_host_stream(group);
     if (!host)
         return fsdp_fail_hop(fsdp_last_status(), __FILE__, __LINE__);
     FSDP_TRY(fsdp__comm_issue(group, kind, run, call, host));

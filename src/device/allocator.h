@@ -8,8 +8,8 @@
  * A device may still use what was given back, and the host does not wait for that in a step. What is to be returned is
  * out of use at once, and is returned in a later request, when the device is known to have got far enough. A request
  * that finds no other memory takes it back before that. The host waits only where a request would fail otherwise, and
- * never with a lock. So how far a device is decides where such a request lies; without a device that runs behind, the
- * same sequence of calls always makes the same decisions, wherever the segments happen to lie.
+ * holds no lock meanwhile. So how far a device is decides where such a request lies; without a device that runs behind,
+ * the same sequence of calls always makes the same decisions, wherever the segments happen to lie.
  *
  * All functions are thread-safe. */
 #ifndef DEVICE_ALLOCATOR_H

@@ -1,4 +1,4 @@
-/* segment_places.c - when places of a step are chosen, and what lies unused above them goes. */
+/* segment_places.c - chooses the places of a step, and returns what lies unused above them. */
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "device/segments.h"
@@ -12,8 +12,8 @@ typedef fsdp__memory_segment segment;
 
 /* ---- what lies above them ---- */
 
-/* Finds what can be returned of a free block from `top` on; from below it, where no memory that can be returned alone
- * begins there: the next step maps that again to the byte. */
+/* Finds the part of a free block above `top` that can be returned. Where no memory that can be returned alone begins at
+ * `top`, the part begins below it, and the next step maps again what it needs there. */
 static bool can_lower(const fsdp__allocator *a, const block *b, size_t top, size_t *from, size_t *end)
 {
     size_t first = FSDP__MAX(b->offset, top);

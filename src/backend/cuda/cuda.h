@@ -144,7 +144,7 @@ fsdp_status fsdp__cuda_stream_mark(fsdp_stream *stream, fsdp__mark *out);
 fsdp_status fsdp__cuda_stream_await(fsdp_stream *stream, fsdp__mark mark);
 /* Takes a moment that nobody uses, which the caller owns: one whose time can be measured, or not. */
 fsdp_status fsdp__cuda_moment_take(fsdp_device *device, bool timed, fsdp__cuda_moment **out);
-/* Takes one behind what was issued to the stream so far, in which nobody needs to have entered it. */
+/* Takes a moment behind all that was issued to the stream so far. The caller need not have entered the stream. */
 fsdp_status fsdp__cuda_moment_behind(fsdp_stream *stream, fsdp__cuda_moment **out);
 void fsdp__cuda_moment_drop(fsdp__cuda_moment *moment);
 /* Gives how much time lies between two timed moments, both of which the device has reached, in ns. CUDA has it as a

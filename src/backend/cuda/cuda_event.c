@@ -57,7 +57,7 @@ static fsdp_status moment_wait(fsdp__device_moment *base)
     return FSDP_OK;
 }
 
-/* A device that is lost gets nowhere. */
+/* Returns whether the device has got there; one that is lost never does. */
 static bool moment_reached(fsdp__device_moment *base)
 {
     const fsdp__cuda_moment *moment = (fsdp__cuda_moment *)base;
