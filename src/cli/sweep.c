@@ -312,15 +312,18 @@ static fsdp_status check_values(const axis *a, const fsdp_train_config *config)
     return FSDP_OK;
 }
 
-/* Refuses a config of an earlier start that differs. The sweep's folder may have been moved since, or have had another
- * path: files of the run are compared where they would be now. */
-static fsdp_status check_earlier(const one_run *r, const char *path, const fsdp_train_config *own)
+/* Refuses a config of an earlier start that differs, and finds out whether it can stay as it is, with what somebody may
+ * have noted in it. The sweep's folder may have been moved since, or have had another path: then only the paths of the
+ * run's files differ. */
+static fsdp_status check_earlier(const one_run *r, const char *path, const fsdp_train_config *own, bool *stays)
 {
     FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *earlier = NULL;
     char difference[200];
 
     FSDP_TRY(fsdp_train_config_create(&earlier));
     FSDP_TRY(fsdp_fail_prefix(fsdp_train_config_load(earlier, path), "--sweep"));
+    FSDP_TRY(fsdp__train_config_difference(earlier, own, NULL, difference, sizeof difference));
+    *stays = !*difference;
     FSDP_TRY(set_paths(r, earlier));
     FSDP_TRY(fsdp__train_config_difference(earlier, own, NULL, difference, sizeof difference));
     if (*difference)
@@ -331,12 +334,12 @@ static fsdp_status check_earlier(const one_run *r, const char *path, const fsdp_
     return FSDP_OK;
 }
 
-/* Prepares the folder of a run: writes its config, unless an earlier start, which must have had the same, has finished.
- */
+/* Prepares the folder of a run: writes its config, unless an earlier start has finished, or left one that can stay. */
 static fsdp_status prepare(plan *p, one_run *r, const fsdp_train_config *config)
 {
     FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *own = NULL;
     FSDP__FREED char *path = path_of(r, "config.yaml"), *finished = path_of(r, "finished"), *text = NULL;
+    bool stays = false;
     size_t bytes = 0;
 
     FSDP__TRY_NEW(path && finished);
@@ -345,9 +348,9 @@ static fsdp_status prepare(plan *p, one_run *r, const fsdp_train_config *config)
     FSDP_TRY(hold_folder(p));
     FSDP_TRY(fsdp__make_directories(r->folder));
     if (fsdp__path_exists(path))
-        FSDP_TRY(check_earlier(r, path, own));
+        FSDP_TRY(check_earlier(r, path, own, &stays));
     r->was_finished = fsdp__path_exists(finished);
-    return r->was_finished ? FSDP_OK : write_text(r, "config.yaml", text, bytes);
+    return r->was_finished || stays ? FSDP_OK : write_text(r, "config.yaml", text, bytes);
 }
 
 /* ---- a start ---- */

@@ -429,6 +429,25 @@ FIXTURE_TEST(a_sweep_whose_folder_has_another_path_goes_on)
     free(option);
 }
 
+FIXTURE_TEST(a_note_in_the_config_of_a_run_stays_when_it_goes_on)
+{
+    fixture *f = *state;
+    char *const option = folder_of(f), *config = test_path(f->directory, "sweep/optimizer.lr=1e-3/config.yaml"), *text;
+    const char *argv[] = {PROGRAM, "train", f->config, "--sweep=optimizer.lr=1e-3", option, "--training.steps=2", NULL};
+    FILE *file;
+
+    program_run(f->directory, 0, argv);
+    CHECK_EQ(unlink(test_path(f->directory, "sweep/optimizer.lr=1e-3/finished")), 0);
+    file = CHECK_PTR(fopen(config, "ae"));
+    CHECK(fputs("# the best so far\n", file) >= 0);
+    CHECK_EQ(fclose(file), 0);
+    program_run(f->directory, 0, argv);
+    CHECK(has(f, "sweep/optimizer.lr=1e-3/finished"));
+    text = test_read_file(config, NULL);
+    CHECK_CONTAINS(text, "# the best so far\n");
+    free(option);
+}
+
 FIXTURE_TEST(a_folder_of_another_sweep_that_runs_is_refused)
 {
     fixture *f = *state;
