@@ -303,6 +303,21 @@ static fsdp_status read_numbers(request *r)
     return fsdp__on_device_numbers(&r->device);
 }
 
+/* Refuses options of which one would count for nothing, and its file would not be written. */
+static fsdp_status refuse_together(const request *r)
+{
+    const char *other = r->memory_svg.path ? "--memory-svg" : r->fit ? "--fit" : NULL;
+
+    if (r->measure.path && r->schedule.path)
+        other = "--schedule";
+    if (other && (r->measure.path || r->schedule.path))
+        return FSDP_FAIL(FSDP_INVALID, "plan: %s and %s are answered one at a time: leave one of them out",
+                         r->measure.path ? "--measure" : "--schedule", other);
+    if (r->trace && !r->memory_svg.path)
+        return FSDP_FAIL(FSDP_INVALID, "plan: --trace is drawn by --memory-svg: give that, too");
+    return FSDP_OK;
+}
+
 static int with_config(request *r, int argc, char **argv)
 {
     const fsdp__option options[] = {FSDP__ON_PAPER_OPTIONS(&r->paper),
@@ -324,10 +339,10 @@ static int with_config(request *r, int argc, char **argv)
         return status;
     if (args.rest)
         return fsdp__usage_error("plan: nothing may follow '--'");
+    if (refuse_together(r) != FSDP_OK)
+        return fsdp__usage_error("%s", fsdp_last_error());
     if (r->measure.path)
         return measure_to(r);
-    if (r->trace && !r->memory_svg.path)
-        return fsdp__usage_error("plan: --trace is drawn by --memory-svg: give that, too");
     if (args.positional_count == 0)
         return fsdp__usage_error("plan: no model given: a folder, a preset such as llama-1m, or a config");
     if (fsdp__on_paper_numbers(&r->paper, 1000000) != FSDP_OK || read_numbers(r) != FSDP_OK)

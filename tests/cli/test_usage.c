@@ -159,6 +159,11 @@ FIXTURE_TEST(plan_tells_and_refuses)
     CHECK_NULL(strstr(RUN(0, "plan", "llama-1m", "--no-time", "--json", "--memory-svg", svg).output, "memory.svg"));
     check_told_once(f, svg);
     SAYS(2, "--trace is drawn by --memory-svg", "plan", "llama-1m", "--trace", "trace.json");
+    SAYS(2, "--schedule and --memory-svg are answered one at a time", "plan", "llama-1m", "--schedule", schedule,
+         "--memory-svg", svg);
+    SAYS(2, "--schedule and --fit are answered one at a time", "plan", "llama-1m", "--schedule", schedule,
+         "--fit=1GiB");
+    SAYS(2, "--measure and --schedule are answered one at a time", "plan", "--measure=m.json", "--schedule", schedule);
     SAYS(1, "prices.json'", "plan", "llama-1m", "--no-time", "--memory-svg", prices, "--trace=nothing");
     p = RUN(1, "plan", "llama-1m", "--no-time", "--memory-svg", svg, "--trace=nothing");
     CHECK_CONTAINS(p.output, "fsdp: --trace: ");
