@@ -352,22 +352,44 @@ static fsdp_status create_beside(const fsdp__directory *in, const char *name, ch
     return FSDP_FAIL(FSDP_IO, "cannot write '%s/%s': too many temporary files beside it", in->path, name);
 }
 
+fsdp_status fsdp__directory_prepare(const fsdp__directory *in, const char *name, const void *data, size_t bytes,
+                                    bool sync, fsdp__prepared *out)
+{
+    fsdp_status status;
+    int fd = -1;
+
+    *out = (fsdp__prepared){.in = in, .name = name};
+    FSDP_TRY(create_beside(in, name, &out->temporary, &fd, &out->note));
+    status = fill(in, out->temporary, fd, data, bytes, sync);
+    if (status != FSDP_OK)
+        fsdp__prepared_release(out);
+    return status;
+}
+
+fsdp_status fsdp__prepared_publish(fsdp__prepared *file)
+{
+    FSDP_TRY(fsdp__directory_rename(file->in, file->temporary, file->in, file->name, FSDP__RENAME_REPLACES));
+    fsdp__temporary_gone(file->note);
+    fsdp__free(fsdp__take(&file->temporary));
+    return FSDP_OK;
+}
+
+void fsdp__prepared_release(fsdp__prepared *file)
+{
+    if (!file->temporary)
+        return;
+    (void)unlinkat(file->in->fd, file->temporary, 0);
+    fsdp__temporary_gone(file->note);
+    fsdp__free(fsdp__take(&file->temporary));
+}
+
 static fsdp_status replace(const fsdp__directory *in, const char *name, const void *data, size_t bytes, bool sync)
 {
-    FSDP__FREED char *temporary = NULL;
-    fsdp_status status;
-    int fd = -1, note = 0;
+    FSDP__SCOPED(fsdp__prepared_release) fsdp__prepared file = {.temporary = NULL};
 
-    FSDP_TRY(create_beside(in, name, &temporary, &fd, &note));
-    status = fill(in, temporary, fd, data, bytes, sync);
-    if (status == FSDP_OK)
-        status = fsdp__directory_rename(in, temporary, in, name, FSDP__RENAME_REPLACES);
-    if (status == FSDP_OK && sync)
-        status = fsdp__directory_sync(in);
-    if (status != FSDP_OK)
-        (void)unlinkat(in->fd, temporary, 0); /* gone already when the rename was done and only the sync failed */
-    fsdp__temporary_gone(note);
-    return status;
+    FSDP_TRY(fsdp__directory_prepare(in, name, data, bytes, sync, &file));
+    FSDP_TRY(fsdp__prepared_publish(&file));
+    return sync ? fsdp__directory_sync(in) : FSDP_OK;
 }
 
 fsdp_status fsdp__directory_write_atomic(const fsdp__directory *in, const char *name, const void *data, size_t bytes)

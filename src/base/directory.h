@@ -89,6 +89,19 @@ fsdp_status fsdp__directory_write_atomic(const fsdp__directory *in, const char *
 /* Does the same without waiting for the disk: readers never see a part, but after a loss of power the file may be empty
  * or gone. */
 fsdp_status fsdp__directory_replace(const fsdp__directory *in, const char *name, const void *data, size_t bytes);
+/* Says what has been written and does not have its name yet. */
+typedef struct fsdp__prepared {
+    const fsdp__directory *in; /* borrowed, as is the name */
+    const char *name;
+    char *temporary; /* the name that it has; NULL: there is no file */
+    int note;        /* of that name (base/temporary.h) */
+} fsdp__prepared;
+
+/* Writes all of the data beside `name`, and with `sync` to the disk, for whoever publishes several files together. */
+fsdp_status fsdp__directory_prepare(const fsdp__directory *in, const char *name, const void *data, size_t bytes,
+                                    bool sync, fsdp__prepared *out);
+fsdp_status fsdp__prepared_publish(fsdp__prepared *file); /* gives it its name; does not wait for the disk */
+void fsdp__prepared_release(fsdp__prepared *file);        /* removes it, unless it was published */
 /* Makes a file without a name, for reading and writing, that is gone when it is closed. */
 fsdp_status fsdp__directory_make_nameless(const fsdp__directory *in, int *out_fd);
 

@@ -65,10 +65,30 @@ typedef struct fsdp__output {
  * that is there already must be of the kind; NULL: any. */
 fsdp_status fsdp__output_check(fsdp__output *output, const fsdp_train_config *config, const char *option,
                                const fsdp__output_kind *kind);
-/* Writes what `print` prints about `what` to the file, whole or not at all. A symbolic link stays, and its target is
- * written. Does nothing if nobody has asked for it. */
-fsdp_status fsdp__output_write(fsdp__output *output, const char *option,
-                               fsdp_status (*print)(const void *what, FILE *out), const void *what);
+/* Checks that two files that one command writes are not the same, however their paths are spelled. */
+fsdp_status fsdp__output_is_other(const fsdp__output *output, const char *option, const fsdp__output *than,
+                                  const char *than_option);
+
+enum {
+    FSDP__OUTPUT_JOBS = 2
+};
+/* Says who prints a file. */
+typedef struct fsdp__output_job {
+    fsdp__output *output;
+    const char *option;
+    fsdp_status (*print)(const void *what, FILE *out);
+} fsdp__output_job;
+
+/* Writes what is printed about `what` to the files, of which there are at most FSDP__OUTPUT_JOBS: all of them, or where
+ * one cannot be written none. A symbolic link stays, and its target is written. Leaves out files that nobody has asked
+ * for. */
+fsdp_status fsdp__outputs_write(const fsdp__output_job *jobs, int count, const void *what);
+/* Does so with one file. */
+static inline fsdp_status fsdp__output_write(fsdp__output *output, const char *option,
+                                             fsdp_status (*print)(const void *what, FILE *out), const void *what)
+{
+    return fsdp__outputs_write(&(fsdp__output_job){output, option, print}, 1, what);
+}
 /* Prints, after a command's output, that the file has it, if it was written: `what` is "picture". */
 void fsdp__output_tell(const fsdp__output *output, const char *what);
 /* Returns what a line about something written ends with: that it replaces what an earlier command wrote there. */

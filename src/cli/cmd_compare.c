@@ -98,11 +98,14 @@ static fsdp_status print_svg(const void *c, FILE *out)
     return FSDP_OK;
 }
 
-/* Writes a file. A full disk costs only the file: then this says so. */
-static int write_file(fsdp__output *output, const char *option, fsdp_status (*print)(const void *, FILE *),
-                      const fsdp__comparison *c)
+/* Writes both files, or neither. A full disk costs only them: then this says so. */
+static int write_files(session *s)
 {
-    return fsdp__output_write(output, option, print, c) == FSDP_OK ? 0 : fsdp__failure("%s", fsdp_last_error());
+    const fsdp__output_job files[] = {{&s->markdown, "--markdown", print_markdown}, {&s->svg, "--svg", print_svg}};
+
+    if (fsdp__outputs_write(files, FSDP__COUNT_OF(files), &s->comparison) == FSDP_OK)
+        return 0;
+    return fsdp__failure("%s", fsdp_last_error());
 }
 
 static bool one_failed(const fsdp__comparison *c)
@@ -126,8 +129,7 @@ static int tell(session *s)
                 return fsdp__failure("%s", c->figures[v].failure);
         return fsdp__failure("%s", c->variants.items[0].refused);
     }
-    status = write_file(&s->markdown, "--markdown", print_markdown, c) ? FSDP__FAILED : status;
-    status = write_file(&s->svg, "--svg", print_svg, c) ? FSDP__FAILED : status;
+    status = write_files(s) ? FSDP__FAILED : status;
     if (s->json)
         return fsdp__comparison_print_json(c, stdout) == FSDP_OK || ferror(stdout)
                    ? status
@@ -184,8 +186,7 @@ static fsdp_status prepare(session *s, fsdp_train_config *config, bool is_preset
     FSDP_TRY(fsdp__variants_create(config, c->ranks, s->strategies, s->policies, &c->variants));
     FSDP_TRY(fsdp__output_check(&s->markdown, config, "--markdown", NULL));
     FSDP_TRY(fsdp__output_check(&s->svg, config, "--svg", &fsdp__output_svg));
-    if (s->markdown.path && s->svg.path && strcmp(s->markdown.path, s->svg.path) == 0)
-        return FSDP_FAIL(FSDP_INVALID, "--svg: '%s' is the file of --markdown: name another", s->svg.path);
+    FSDP_TRY(fsdp__output_is_other(&s->svg, "--svg", &s->markdown, "--markdown"));
     c->figures = fsdp__calloc((size_t)c->variants.count, sizeof *c->figures);
     c->worlds.figures = fsdp__calloc((size_t)c->variants.count, sizeof *c->worlds.figures);
     return c->figures && c->worlds.figures ? FSDP_OK : FSDP_NO_MEMORY;

@@ -194,19 +194,21 @@ static fsdp_status show(fsdp__report *report, planned_advice *where, const char 
 {
     const fsdp__advice_planner planner = planner_of(where);
     static const fsdp__output_kind page = {{"<!doctype html>", NULL}, "is no page of fsdp report"};
+    const fsdp__output_job files[] = {{output, "--output", write_page}, {svg, "--svg", write_svg}};
+    fsdp_status status;
 
     for (int i = 0; i < count; i++)
         FSDP_TRY(fsdp__sources_add(&report->sources, paths[i]));
     FSDP_TRY(fsdp__sources_finish(&report->sources));
     FSDP_TRY(check_output(&report->sources, "--output", output, &page));
     FSDP_TRY(check_output(&report->sources, "--svg", svg, &fsdp__output_svg));
+    FSDP_TRY(fsdp__output_is_other(svg, "--svg", output, "--output"));
     FSDP_TRY(fsdp__advices_of(&report->sources, &planner, &report->advices));
-    FSDP_TRY(fsdp__report_text(report, stdout));
-    FSDP_TRY(fsdp__output_write(output, "--output", write_page, report));
+    status = fsdp__outputs_write(files, FSDP__COUNT_OF(files), report); /* first: the text's reader may stop early */
+    FSDP_KEEP_FIRST(status, fsdp__report_text(report, stdout));
     fsdp__output_tell(output, "pictures");
-    FSDP_TRY(fsdp__output_write(svg, "--svg", write_svg, report));
     fsdp__output_tell(svg, "picture");
-    return FSDP_OK;
+    return status;
 }
 
 static int with_line(const char **paths, int argc, char **argv)

@@ -127,26 +127,69 @@ fsdp_status fsdp__output_check(fsdp__output *output, const fsdp_train_config *co
     return fsdp__metrics_check_contents(option, path, kind->firsts, kind->otherwise);
 }
 
-fsdp_status fsdp__output_write(fsdp__output *output, const char *option, fsdp_status (*print)(const void *, FILE *),
-                               const void *what)
+fsdp_status fsdp__output_is_other(const fsdp__output *output, const char *option, const fsdp__output *than,
+                                  const char *than_option)
 {
-    place p = {.name = NULL};
+    FSDP__SCOPED(release_place) place p = {.name = NULL}, other = {.name = NULL};
+    struct stat folder, others;
+
+    if (!output->path || !than->path)
+        return FSDP_OK;
+    FSDP_TRY(find_place(option, output->path, &p));
+    FSDP_TRY(find_place(than_option, than->path, &other));
+    if (strcmp(p.name, other.name) != 0 || fstat(p.folder.fd, &folder) != 0 || fstat(other.folder.fd, &others) != 0 ||
+        !fsdp__same_file(&folder, &others))
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID, "%s: '%s' is the file of %s: name another", option, output->path, than_option);
+}
+
+/* Holds what becomes of a file while others are written. */
+typedef struct writing {
+    place p;
+    fsdp__prepared file;
+} writing;
+
+static void release_writing(writing *w)
+{
+    fsdp__prepared_release(&w->file);
+    release_place(&w->p);
+}
+
+static fsdp_status prepare(const fsdp__output_job *job, const void *what, writing *w)
+{
     FSDP__FREED char *text = NULL;
     size_t bytes;
-    fsdp_status status;
-    FILE *out;
+    FILE *out = fsdp__begin_text(&text, &bytes);
+    fsdp_status status = out ? job->print(what, out) : FSDP_OK;
 
-    if (!output->path)
-        return FSDP_OK;
-    out = fsdp__begin_text(&text, &bytes);
-    status = out ? print(what, out) : FSDP_OK;
     FSDP_KEEP_FIRST(status, fsdp__end_text(out));
+    FSDP_TRY(status);
+    FSDP_TRY(find_place(job->option, job->output->path, &w->p));
+    return fsdp_fail_prefix(fsdp__directory_prepare(&w->p.folder, w->p.name, text, bytes, true, &w->file), "%s",
+                            job->option);
+}
+
+static fsdp_status publish(const fsdp__output_job *job, writing *w)
+{
+    fsdp_status status = fsdp__prepared_publish(&w->file);
+
     if (status == FSDP_OK)
-        status = find_place(option, output->path, &p);
-    if (status == FSDP_OK && fsdp__directory_write_atomic(&p.folder, p.name, text, bytes) != FSDP_OK)
-        status = fsdp_fail_prefix(fsdp_last_status(), "%s", option);
-    release_place(&p);
-    output->written = status == FSDP_OK;
+        status = fsdp__directory_sync(&w->p.folder);
+    job->output->written = status == FSDP_OK;
+    return fsdp_fail_prefix(status, "%s", job->option);
+}
+
+fsdp_status fsdp__outputs_write(const fsdp__output_job *jobs, int count, const void *what)
+{
+    writing files[FSDP__OUTPUT_JOBS] = {{.file.temporary = NULL}};
+    fsdp_status status = FSDP_OK;
+
+    for (int i = 0; i < count && status == FSDP_OK; i++)
+        status = jobs[i].output->path ? prepare(&jobs[i], what, &files[i]) : FSDP_OK;
+    for (int i = 0; i < count && status == FSDP_OK; i++)
+        status = jobs[i].output->path ? publish(&jobs[i], &files[i]) : FSDP_OK;
+    for (int i = 0; i < count; i++)
+        release_writing(&files[i]);
     return status;
 }
 

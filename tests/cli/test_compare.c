@@ -144,7 +144,7 @@ FIXTURE_TEST(what_is_named_and_cannot_be_is_refused)
     SAYS(1, "--svg: cannot write '/nonexistent/a.svg'", "compare", f->config, "-n", "2", "--svg=/nonexistent/a.svg");
     SAYS(1, "--svg: '/dev/full' exists and is not a file", "compare", f->config, "-n", "2", "--svg=/dev/full");
     SAYS(1, "--svg: 'a.svg' is the file of --markdown", "compare", f->config, "-n", "2", "--svg=a.svg",
-         "--markdown=a.svg");
+         "--markdown=./a.svg");
     SAYS(1, "config.yaml' exists and is no SVG picture", "compare", "llama-1m", "-n", "2", "--svg", f->config);
     SAYS(1, "is a file of the data, which the run reads", "compare", f->config, "-n", "2", "--markdown", f->data);
     SAYS(1, "training.global_batch_size 12 is not a multiple", "compare", f->config, "-n", "2",

@@ -183,6 +183,9 @@ FIXTURE_TEST(a_report_refuses_what_it_cannot_show)
     text = test_read_file(f->config, NULL);
     CHECK_CONTAINS(text, "model:\n");
     SAYS(1, "--output: cannot write", "report", f->metrics, "-o", "/no/such/folder/r.html");
+    SAYS(1, "--svg: './both' is the file of --output: name another", "report", f->metrics, "-o", "both", "--svg",
+         "./both");
+    CHECK(access(test_path(f->directory, "both"), F_OK) != 0);
 }
 
 #define HEADER(settings)                                                                                        \
