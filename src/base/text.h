@@ -51,6 +51,11 @@ static inline const char *fsdp__plural(int64_t count)
 {
     return count == 1 ? "" : "s";
 }
+/* Returns what a line about something written says where it replaces what an earlier command wrote there. */
+static inline const char *fsdp__in_place(bool replaces)
+{
+    return replaces ? ", in place of an earlier one" : "";
+}
 /* Returns whether a name is one of `names`, which end with NULL. */
 bool fsdp__is_one_of(const char *name, const char *const *names);
 /* Returns what follows `begin` in a text that begins so; NULL: it begins otherwise. */

@@ -91,11 +91,6 @@ static inline fsdp_status fsdp__output_write(fsdp__output *output, const char *o
 }
 /* Prints, after a command's output, that the file has it, if it was written: `what` is "picture". */
 void fsdp__output_tell(const fsdp__output *output, const char *what);
-/* Returns what a line about something written ends with: that it replaces what an earlier command wrote there. */
-static inline const char *fsdp__in_place(bool replaces)
-{
-    return replaces ? ", in place of an earlier one" : "";
-}
 
 /* ---- dtype_option.c ---- */
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/compiler.h"
+#include "base/text.h"
 #include "cli/cli.h"
 #include "cli/on_device.h"
 #include "config/size.h"

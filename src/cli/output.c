@@ -11,6 +11,7 @@
 #include "base/directory.h"
 #include "base/file.h"
 #include "base/limits.h"
+#include "base/text.h"
 #include "cli/cli.h"
 #include "cli/own_process.h"
 #include "train/inputs.h"

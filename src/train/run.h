@@ -194,6 +194,7 @@ struct fsdp_train_run {
     fsdp__samples *samples;       /* NULL: nobody asks for them */
     fsdp_trace *trace;            /* of the steps that the config names, while it is recorded or paused */
     bool traced;                  /* it has begun, or was refused */
+    bool trace_replaces;          /* an earlier one */
     fsdp_status trace_status;
     char trace_message[512];
     fsdp_state_dict *best;      /* weights to export instead of the model's; NULL: none */

@@ -1,5 +1,6 @@
 /* traced_steps.c - records a trace of the steps that the config names. */
 
+#include "base/file.h"
 #include "base/text.h"
 #include "train/dry_memory.h"
 #include "train/metrics_lines.h"
@@ -77,8 +78,8 @@ static fsdp_status end(fsdp_train_run *run)
     run->trace = NULL;
     status = fsdp_trace_end(trace);
     if (status == FSDP_OK && fsdp_context_rank(run->context) == 0)
-        fsdp_log(run->context, FSDP_LOG_INFO, "a trace was written to '%s': open it at ui.perfetto.dev",
-                 run->config->metrics.trace.path);
+        fsdp_log(run->context, FSDP_LOG_INFO, "a trace was written to '%s'%s: open it at ui.perfetto.dev",
+                 run->config->metrics.trace.path, fsdp__in_place(run->trace_replaces));
     return note(run, status);
 }
 
@@ -112,6 +113,7 @@ fsdp_status fsdp__trace_before_step(fsdp_train_run *run, fsdp__train_step_taker 
     if (!traced || run->traced)
         return FSDP_OK;
     run->traced = true;
+    run->trace_replaces = fsdp__path_exists(run->config->metrics.trace.path);
     FSDP_TRY(note(run, fsdp_trace_begin(run->context, run->config->metrics.trace.path, &options, &run->trace)));
     if (run->trace) {
         fsdp_trace_pause(run->trace, true);

@@ -26,7 +26,7 @@ STORY_TEST(steps_are_traced_with_all_that_is_in_them)
     test_set_keys(s->config, "checkpoint.folder=%s checkpoint.interval=2 validation.share=0.1 validation.freq=2",
                   s->folder);
     story_go(s, 2);
-    CHECK_CONTAINS(s->log, "a trace was written to");
+    CHECK_CONTAINS(s->log, "trace.json.gz': open it at ui.perfetto.dev");
     r = reading_of(path);
     snprintf(id, sizeof id, "{\"run\": \"%s\"", json_string_value(reading_fact(&r, "run")));
     text = test_read_file(metrics, NULL);
@@ -262,6 +262,8 @@ STORY_TEST(without_such_steps_there_is_no_trace_and_a_warning)
     story_set(s, "training.steps", "2");
     story_go(s, 1);
     CHECK_EQ(access(path, F_OK), 0);
+    story_go(s, 1);
+    CHECK_CONTAINS(s->log, "trace.json', in place of an earlier one: open it at ui.perfetto.dev");
 }
 
 STORY_TEST(a_trace_that_cannot_be_written_costs_no_model)
