@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -14,11 +15,30 @@
 #include "base/limits.h"
 #include "base/probe.h"
 
+/* Returns how many bytes of a path name the file that something of the path is to lie below; 0: there is none. */
+static int file_above(const char *path)
+{
+    char above[PATH_MAX];
+    struct stat info;
+
+    for (const char *slash = strchr(path + (*path == '/'), '/'); slash; slash = strchr(slash + 1, '/')) {
+        snprintf(above, sizeof above, "%.*s", (int)(slash - path), path);
+        if (stat(above, &info) != 0)
+            return 0;
+        if (!S_ISDIR(info.st_mode))
+            return (int)(slash - path);
+    }
+    return 0;
+}
+
 fsdp_status fsdp__file_error(const char *verb, const char *path)
 {
-    fsdp_status status = errno == ENOENT ? FSDP_NOT_FOUND : errno == ENOMEM ? FSDP_NO_MEMORY : FSDP_IO;
+    int error = errno, bytes = error == ENOTDIR ? file_above(path) : 0;
+    fsdp_status status = error == ENOENT ? FSDP_NOT_FOUND : error == ENOMEM ? FSDP_NO_MEMORY : FSDP_IO;
 
-    return FSDP_FAIL(status, "cannot %s '%s': %s%s", verb, path, strerrordesc_np(errno), fsdp__limit_behind(errno));
+    if (bytes > 0)
+        return FSDP_FAIL(status, "cannot %s '%s': '%.*s' is a file, not a folder", verb, path, bytes, path);
+    return FSDP_FAIL(status, "cannot %s '%s': %s%s", verb, path, strerrordesc_np(error), fsdp__limit_behind(error));
 }
 
 /* Says what stands where a file was looked for. */

@@ -176,9 +176,14 @@ static fsdp_status follow_name(steps *s, const char *name)
 {
     FSDP__CLOSED int link = open_link(s, name);
 
-    if (link < 0 && s->walk->makes && errno == ENOTDIR)
+    if (link >= 0)
+        return follow(s, name, link);
+    if (errno != ENOTDIR || (s->rest[0] == '\0' && !s->walk->makes))
+        return cannot(s->walk);
+    if (s->rest[0] == '\0')
         return FSDP_FAIL(FSDP_IO, "cannot make directory '%s': a file of that name exists", s->walk->path);
-    return link < 0 ? cannot(s->walk) : follow(s, name, link);
+    add_to_text(s, name);
+    return FSDP_FAIL(FSDP_IO, "cannot %s '%s': '%s' is a file, not a folder", s->walk->verb, s->walk->path, s->at);
 }
 
 /* Goes into the directory of that name, or to where a link leads. */

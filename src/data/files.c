@@ -52,8 +52,7 @@ static fsdp_status cannot_open(const char *path)
                          "cannot open '%s': there is no such file; if it is a data set of the Hugging Face hub, "
                          "download it first (hf download %s --repo-type dataset --local-dir %s) and name its files",
                          path, FSDP__SHELL_WORD(path), FSDP__SHELL_WORD(strchr(path, '/') + 1));
-    return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot open '%s': %s%s", path, strerrordesc_np(errno),
-                     fsdp__limit_behind(errno));
+    return fsdp__file_error("open", path);
 }
 
 /* Adds `path` and takes it over, also on failure; NULL means out of memory. */

@@ -13,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/checksum.h"
 #include "base/compiler.h"
+#include "base/file.h"
 #include "base/limits.h"
 #include "data/content.h"
 #include "data/parquet.h"
@@ -171,8 +172,7 @@ fsdp_status fsdp__text_file_open(const char *path, fsdp__text_file **out)
     FSDP__TRY_NEW(f->hash = fsdp__digest_create());
     f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* opening a FIFO must not block */
     if (f->fd < 0 || fstat(f->fd, &info) != 0)
-        return FSDP_FAIL(errno == ENOENT ? FSDP_NOT_FOUND : FSDP_IO, "cannot open '%s': %s%s", path,
-                         strerrordesc_np(errno), fsdp__limit_behind(errno));
+        return fsdp__file_error("open", path);
     if (!S_ISREG(info.st_mode))
         return FSDP_FAIL(FSDP_IO, "cannot read '%s': it is not a regular file", path);
     f->bytes = info.st_size;

@@ -178,7 +178,8 @@ static fsdp_status choose_in(const fsdp__directory *folder, char **path)
 /* Names the key of the folder: it may be the default, which the user has not named. */
 static fsdp_status name_cache(fsdp_status status)
 {
-    return fsdp_fail_prefix(status, "cannot keep tokens of text in data.cache (fsdp eval: --cache)");
+    return fsdp_fail_prefix(status,
+                            "cannot keep tokens of text in data.cache (fsdp eval: --cache; name another folder)");
 }
 
 static fsdp_status choose_name(const char *folder, char **path)
@@ -209,10 +210,7 @@ static fsdp_status open_lock(const char *path, cache_lock *lock)
     FSDP_TRY(fsdp__directory_of(whole, &lock->in, &lock->name));
     lock->fd = openat(lock->in.fd, lock->name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0600);
     if (lock->fd < 0)
-        return FSDP_FAIL(
-            FSDP_IO,
-            "cannot create '%s': %s: tokens of text are kept in data.cache (fsdp eval: --cache): name another folder",
-            whole, strerrordesc_np(errno));
+        return name_cache(fsdp__file_error("create", whole));
     if (fstat(lock->fd, &info) != 0)
         return fsdp__file_error("examine", whole);
     if (!S_ISREG(info.st_mode) || !fsdp__directory_admits(&lock->in, &info))
@@ -293,10 +291,10 @@ static fsdp_status find_or_make(const request *r, const char *folder, fsdp__cach
     bool there;
     fsdp_status status;
 
+    FSDP_TRY(name_cache(fsdp__make_directories(folder)));
     FSDP_TRY(look(out, r->options->chat != NULL, &there));
     if (there)
         return FSDP_OK;
-    FSDP_TRY(name_cache(fsdp__make_directories(folder)));
     status = make(r, out);
     if (status != FSDP_OK && out->damaged)
         return fsdp_fail_prefix(status, "the tokens in '%s' are damaged, and could not be made again", out->path);

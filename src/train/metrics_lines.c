@@ -21,7 +21,7 @@ enum {
 
 fsdp_status fsdp__metrics_cannot_write(const char *key, const char *path)
 {
-    return FSDP_FAIL(FSDP_IO, "%s: cannot write '%s': %s", key, path, strerrordesc_np(errno));
+    return fsdp_fail_prefix(fsdp__file_error("write", path), "%s", key);
 }
 
 /* ---- before a run ---- */

@@ -150,8 +150,9 @@ TEST_WITH(a_path_that_fails_leaves_nothing, setup, teardown)
     CHECK_ERROR(fsdp__directory_make_path(long_name, &found, &made), FSDP_IO, "File name too long");
     CHECK_EQ(rmdir(top), 0);
     test_write_text(f->path, "file", "x");
-    CHECK_ERROR(fsdp__directory_make_path(below_file, &found, NULL), FSDP_IO, "a file of that name exists");
-    CHECK_ERROR(fsdp__directory_make_path(below, &found, NULL), FSDP_IO, "a file of that name exists");
+    CHECK_ERROR(fsdp__directory_make_path(below_file, &found, NULL), FSDP_IO, "/file' is a file, not a folder");
+    CHECK_ERROR(fsdp__directory_make_path(below, &found, NULL), FSDP_IO, "/file' is a file, not a folder");
+    CHECK_ERROR(fsdp__directory_open(test_path(f->path, "file/x"), &found), FSDP_IO, "/file' is a file, not a folder");
     check_text(f->path, "file", "x");
 }
 

@@ -240,7 +240,8 @@ TEST(directories_are_made_with_their_parents_and_removed_with_their_content)
 {
     char *folder = test_directory(), *deep = test_path(folder, "a/b//c/"), *top = test_path(folder, "a");
     char *file = test_path(folder, "a/b/c/file"), *link = test_path(folder, "a/link"), *kept = test_path(folder, "k");
-    char *below = test_path(folder, "k/below");
+    char *below = test_path(folder, "k/below"), *deeper = test_path(folder, "k/below/it"), *text, told[2000];
+    size_t bytes;
 
     CHECK_OK(fsdp__make_directories(deep));
     CHECK_OK(fsdp__make_directories(deep));
@@ -248,7 +249,10 @@ TEST(directories_are_made_with_their_parents_and_removed_with_their_content)
     test_write_file(file, "x", 1);
     test_write_file(kept, "x", 1);
     CHECK_ERROR(fsdp__make_directories(kept), FSDP_IO, "a file of that name exists");
-    CHECK_ERROR(fsdp__make_directories(below), FSDP_IO, "cannot make directory");
+    snprintf(told, sizeof told, "cannot make directory '%s': '%s' is a file, not a folder", below, kept);
+    CHECK_ERROR(fsdp__make_directories(below), FSDP_IO, told);
+    CHECK_ERROR(fsdp__make_directories(deeper), FSDP_IO, "/k' is a file, not a folder");
+    CHECK_ERROR(fsdp__file_read(below, 100, &text, &bytes), FSDP_IO, "/k' is a file, not a folder");
     CHECK_EQ(symlink(folder, link), 0);
     test_remove_tree(top);
     CHECK(!fsdp__path_exists(top));

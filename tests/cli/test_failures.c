@@ -44,6 +44,13 @@ FIXTURE_TEST(bad_inputs_are_named_once)
     ends_with(f, "which no export wrote: name another folder", option);
     snprintf(option, sizeof option, "--export.path=%s/below", f->data);
     ends_with(f, "a file of that name exists", option);
+    for (int i = 0; i < 5; i++) {
+        static const char *const keys[] = {"data.path", "export.path", "checkpoint.folder", "metrics.jsonl",
+                                           "metrics.tensorboard"};
+
+        snprintf(option, sizeof option, "--%s=%s/below/it", keys[i], f->data);
+        ends_with(f, "data.txt' is a file, not a folder", option);
+    }
 }
 
 FIXTURE_TEST(a_token_beyond_the_vocabulary_ends_the_run)

@@ -170,21 +170,29 @@ TEST_WITH(one_makes_them_and_the_others_wait, setup, teardown)
     CHECK_EQ(test_names_in(f->cache), 1);
 }
 
+#define KEY "cannot keep tokens of text in data.cache (fsdp eval: --cache; name another folder): "
+
 TEST_WITH(a_folder_that_cannot_be_written_is_named, setup, teardown)
 {
     fixture *f = *state;
     static const fsdp_tokenize_options none = {0};
     fsdp__cached_tokens cached;
-    char *folder = f->cache;
+    char *folder = f->cache, file[700];
 
     f->cache = f->data; /* a file */
     CHECK(get(f, f->tokenizer, &none, &cached) != FSDP_OK);
     CHECK_CONTAINS(fsdp_last_error(), f->data);
-    CHECK_CONTAINS(fsdp_last_error(), "cannot keep tokens of text in data.cache (fsdp eval: --cache): ");
+    CHECK_CONTAINS(fsdp_last_error(), KEY);
     CHECK_NULL(cached.path);
+    f->cache = fsdp__sprintf("%s/below/it", f->data);
+    CHECK(get(f, f->tokenizer, &none, &cached) != FSDP_OK);
+    fsdp__free(fsdp__take(&f->cache));
+    CHECK_CONTAINS(fsdp_last_error(), KEY "cannot make directory '");
+    snprintf(file, sizeof file, "/below/it': '%s' is a file, not a folder", f->data);
+    CHECK_CONTAINS(fsdp_last_error(), file);
     f->cache = (char[]){"/proc/none"}; /* where nobody makes folders */
     CHECK(get(f, f->tokenizer, &none, &cached) != FSDP_OK);
-    CHECK_CONTAINS(fsdp_last_error(), "in data.cache (fsdp eval: --cache): cannot make directory '");
+    CHECK_CONTAINS(fsdp_last_error(), KEY "cannot make directory '");
     f->cache = folder;
     for (long n = 0; test_next_fault(FSDP__FAULT_WRITE, &n);) {
         fsdp_status status = get(f, f->tokenizer, &none, &cached);

@@ -373,7 +373,7 @@ TEST(what_cannot_be_written_is_named)
     CHECK_ERROR(fsdp__token_writer_open(&writer, none, 2, false), FSDP_NOT_FOUND,
                 "none/out.bin': No such file or directory");
     fsdp__token_writer_close(&writer);
-    CHECK_ERROR(fsdp__token_writer_open(&writer, in_file, 2, false), FSDP_IO, "a.txt/out.bin': Not a directory");
+    CHECK_ERROR(fsdp__token_writer_open(&writer, in_file, 2, false), FSDP_IO, "a.txt' is a file, not a folder");
     fsdp__token_writer_close(&writer);
     text_fixture_free(&f);
 }
