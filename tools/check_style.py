@@ -1,6 +1,7 @@
 """Checks what a reader would trip over: long files, functions and lines of prose, calls that the library must not make,
 comments and pages that name a file which is not there, and more than one hand: one name for a status, one form of
-sizeof, one format for int64_t; and calls that FSDP__MIN and FSDP__MAX would make twice."""
+sizeof, one format for int64_t; calls that FSDP__MIN and FSDP__MAX would make twice; and tests that would take their
+seeds from one variable."""
 
 import pathlib
 import re
@@ -181,6 +182,18 @@ def check_comments(text, names):
                 yield at, f"a comment goes past column {PROSE_COLUMNS}"
 
 
+SEEDS = re.compile(r'(?:dice_seeds_of\(|tree_trial trial = \{\.name = )"(\w+)"')
+
+
+def check_seeds(path, text, owners):
+    """Checks that the variables of a test's seeds belong to one file, and notes them in `owners`."""
+    for match in SEEDS.finditer(text):
+        owner = owners.setdefault(match.group(1), path)
+        if owner != path:
+            line = text.count("\n", 0, match.start()) + 1
+            yield f"{path}:{line}: FSDP_{match.group(1)}_SEED is of {owner}: give these seeds a name of their own"
+
+
 def check_hand(path, text, types, names):
     for at, message in sorted([*check_forms(without_noise(text), types), *check_comments(text, names)]):
         line = text.count("\n", 0, at) + 1
@@ -200,7 +213,7 @@ def check_page(path, lines, names):
 
 
 def main():
-    types, names = read_types(), read_file_names()
+    types, names, owners = read_types(), read_file_names(), {}
     problems, count = [], 0
     for full in sources():
         path, text = full.relative_to(ROOT), full.read_text()
@@ -208,6 +221,7 @@ def main():
         problems += check_length(path, text.splitlines())
         problems += check_calls(path, without_noise(text))
         problems += check_hand(path, text, types, names)
+        problems += check_seeds(path, text, owners)
     for full in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]):
         count += 1
         problems += check_page(full.relative_to(ROOT), full.read_text().splitlines(), names)

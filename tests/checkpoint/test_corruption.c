@@ -146,7 +146,7 @@ static const char *damage(const stage *s, uint64_t *seed)
 TEST(no_damage_is_loaded)
 {
     stage s = stage_create();
-    const dice_seeds seeds = dice_seeds_of("DAMAGE", test_long() ? 10000 : 400);
+    const dice_seeds seeds = dice_seeds_of("CORRUPTION", test_long() ? 10000 : 400);
 
     CHECK_OK(load_all(&s));
     for (uint64_t seed = seeds.first; seed < seeds.end; seed++) {
@@ -155,7 +155,7 @@ TEST(no_damage_is_loaded)
         fsdp_status status = load_all(&s);
 
         if (status == FSDP_OK)
-            TEST_FAIL("FSDP_DAMAGE_SEED=%llu: a damaged '%s' was loaded", (unsigned long long)seed, name);
+            TEST_FAIL("FSDP_CORRUPTION_SEED=%llu: a damaged '%s' was loaded", (unsigned long long)seed, name);
         CHECK_CONTAINS(fsdp_last_error(), name);
         CHECK_CONTAINS(fsdp_last_error(), "step-2");
         restore(&s, name);

@@ -218,7 +218,7 @@ static void draw(uint64_t *dice, trial *t)
 
 TEST(parts_of_any_layout_step_as_the_whole)
 {
-    const dice_seeds seeds = dice_seeds_of("LAYOUTS", test_long() ? 2000 : test_brief() ? 8 : 30);
+    const dice_seeds seeds = dice_seeds_of("JOINT", test_long() ? 2000 : test_brief() ? 8 : 30);
 
     for (uint64_t seed = seeds.first; seed < seeds.end; seed++) {
         uint64_t dice = seed;

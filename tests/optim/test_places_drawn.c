@@ -52,7 +52,7 @@ static void draw_step(const trainee *t, uint64_t *dice, fsdp_tensor **held)
 
 TEST(after_random_steps_of_which_some_fail_others_reserve_their_peak)
 {
-    const dice_seeds seeds = dice_seeds_of("PLACES", test_long() ? 1000 : 16);
+    const dice_seeds seeds = dice_seeds_of("LOOPS", test_long() ? 1000 : 16);
     uint64_t far = 0;
 
     for (uint64_t seed = seeds.first; seed < seeds.end; seed++) {

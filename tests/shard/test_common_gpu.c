@@ -506,7 +506,7 @@ static void play_order(fsdp_context *context, void *arg)
 /* Where the driver cannot map memory, nothing has a place. */
 TEST_WITH(random_orders_of_steps_have_the_same_bits_with_places, open_fake, close_fake)
 {
-    const dice_seeds seeds = dice_seeds_of("PLACES", test_long() ? 40 : 1);
+    const dice_seeds seeds = dice_seeds_of("COMMON", test_long() ? 40 : 1);
 
     if (TEST_SANITIZED && !test_long())
         skip();

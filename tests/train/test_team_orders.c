@@ -1,7 +1,7 @@
 /* Calls in any order on a model that is sharded, whose sequences are cut over ranks and whose layers are cut over
  * others, all at once, and on a whole one: losses, gradients, norms and weights of both stay the same, whatever comes
  * between a forward and its backward, between microbatches, or instead of a step. Ranks are late now and then.
- * FSDP_TEAM_ORDERS_SEED=n repeats one order, and FSDP_TEAM_ORDERS_COUNT=n runs so many.
+ * FSDP_TRAIN_ORDERS_SEED=n repeats one order, and FSDP_TRAIN_ORDERS_COUNT=n runs so many.
  * Links: parallel optim shard */
 #include <math.h>
 #include <stdlib.h>
@@ -505,7 +505,7 @@ static void play_calls(player *p)
         int what = dice_below(&p->dice, KINDS + (int)FSDP__COUNT_OF(often)), late = dice_below(&p->dice, 16);
         call kind = what < KINDS ? (call)what : often[what - KINDS];
 
-        if (getenv("FSDP_TEAM_ORDERS_TRACE") && p->rank == 0)
+        if (getenv("FSDP_TRAIN_ORDERS_TRACE") && p->rank == 0)
             fprintf(stderr, "call %d: kind %d\n", c, (int)kind);
         if (late == p->rank)
             usleep(1000);
@@ -548,7 +548,7 @@ static void play(fsdp_context *context, void *arg)
 
 TEST(a_model_that_is_cut_in_every_way_stays_the_whole_one_in_any_order_of_calls)
 {
-    const dice_seeds seeds = dice_seeds_of("TEAM_ORDERS", test_long() ? 1000 : test_brief() ? 2 : 6);
+    const dice_seeds seeds = dice_seeds_of("TRAIN_ORDERS", test_long() ? 1000 : test_brief() ? 2 : 6);
 
     for (uint64_t seed = seeds.first; seed < seeds.end; seed++) {
         uint64_t dice = seed;
@@ -556,7 +556,7 @@ TEST(a_model_that_is_cut_in_every_way_stays_the_whole_one_in_any_order_of_calls)
         char why[2048];
 
         if (test_try_ranks(ranks_of(&d), play, &seed, why, sizeof why) > 0)
-            TEST_FAIL("FSDP_TEAM_ORDERS_SEED=%llu (%d x cp %d x tp %d): %s", (unsigned long long)seed, d.dp,
+            TEST_FAIL("FSDP_TRAIN_ORDERS_SEED=%llu (%d x cp %d x tp %d): %s", (unsigned long long)seed, d.dp,
                       (int)d.degrees.cp, (int)d.degrees.tp, why);
     }
 }
