@@ -7,8 +7,10 @@
 #include <time.h>
 
 #include "device/device.h"
+#include "fsdp/layers.h"
+#include "fsdp/replicate.h"
 #include "shard/group/in_flight.h"
-#include "support/test.h"
+#include "support/ranks.h"
 
 #define HELD_NS INT64_C(60000000)
 #define LATE_NS INT64_C(1000000000000) /* by which the clock of fake GPUs is put forward */
@@ -250,5 +252,83 @@ TEST(a_stamp_that_fails_is_told)
         close_rig(&r);
         fakecuda.mend();
     }
+}
+
+/* ---- buffers that a forward of DDP's takes from rank 0 ---- */
+
+typedef struct broadcasting {
+    fsdp_carrier carrier;
+    _Atomic(void *) streams[2];
+} broadcasting;
+
+static fsdp_tensor *normed(fsdp_module *norm, fsdp_device *device)
+{
+    return CHECK_PTR(fsdp_call(norm, CHECK_PTR(fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(2, 3, 1, 5)))));
+}
+
+/* Takes rank 0's buffers, and exchanges nothing else. */
+static void evaluate(fsdp_module *norm, fsdp_device *device)
+{
+    fsdp_no_grad_begin(norm->context);
+    CHECK_OK(fsdp_scope_begin(norm->context));
+    (void)normed(norm, device);
+    fsdp_scope_end(norm->context, NULL);
+    fsdp_no_grad_end(norm->context);
+}
+
+/* Returns how much time was exposed in an evaluation to which rank 0's device is late, in parts of what it is late. */
+static int evaluate_late(fsdp_module *norm, fsdp_device *device, broadcasting *b)
+{
+    int rank = fsdp_context_rank(norm->context);
+    int64_t gathers[2], reductions[2];
+    opening o = {.open = 0};
+    pthread_t thread;
+
+    CHECK_OK(fsdp_module_exposed_time(norm, &gathers[0], &reductions[0]));
+    test_meet();
+    if (rank == 0) {
+        o.waiting = b->streams[1];
+        fakecuda.hold(b->streams[0], &o.open);
+        CHECK_EQ(pthread_create(&thread, NULL, open_late, &o), 0);
+    }
+    evaluate(norm, device);
+    CHECK_OK(fsdp_module_exposed_time(norm, &gathers[1], &reductions[1]));
+    if (rank == 0)
+        CHECK_EQ(pthread_join(thread, NULL), 0);
+    test_meet(); /* no check below ends the world while the thread runs */
+    CHECK_EQ(gathers[1], gathers[0]);
+    return (int)((reductions[1] - reductions[0]) / LATE_NS);
+}
+
+static void broadcast_late(fsdp_context *context, void *arg)
+{
+    broadcasting *b = arg;
+    int rank = fsdp_context_rank(context);
+    fsdp_device *device = CHECK_PTR(fsdp_cuda(context, rank));
+    fsdp_module *norm = CHECK_PTR(fsdp_batch_norm2d_create(context, device, 3, NULL));
+
+    CHECK_OK(fsdp_context_set_carrier(context, b->carrier));
+    CHECK_OK(fsdp_module_initialize(norm, 1));
+    CHECK_OK(fsdp_replicate(norm, NULL));
+    CHECK_OK(fsdp_scope_begin(context));
+    CHECK_OK(fsdp_backward(fsdp_mean(normed(norm, device)))); /* after which buffers are due */
+    fsdp_scope_end(context, NULL);
+    b->streams[rank] = CHECK_PTR(fsdp_stream_native(fsdp_device_stream(device)));
+    CHECK_EQ(evaluate_late(norm, device, b), rank == 1);
+    fsdp_module_unref(norm);
+}
+
+TEST(a_rank_that_waits_for_rank_0s_buffers_is_exposed)
+{
+    static const fsdp_carrier carriers[] = {FSDP_CARRIER_PEER, FSDP_CARRIER_NCCL};
+
+    test_need_threads("a rank looks at the streams of another");
+    setenv("FSDP_FAKECUDA_DEVICES", "2", 1);
+    for (size_t i = 0; i < FSDP__COUNT_OF(carriers); i++) {
+        broadcasting b = {.carrier = carriers[i]};
+
+        test_run_machines(1, 2, false, broadcast_late, &b);
+    }
+    unsetenv("FSDP_FAKECUDA_DEVICES");
 }
 #endif
