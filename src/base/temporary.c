@@ -44,6 +44,13 @@ static int64_t own(place_state state)
     return (int64_t)getpid() * STATES + state;
 }
 
+/* Waits for good where the process ends, which happens at any moment. */
+static void await_end(void)
+{
+    while (ending == own(MAKING))
+        pause();
+}
+
 fsdp__making fsdp__temporary_begin(void)
 {
     fsdp__making making = {.note = 0};
@@ -57,12 +64,9 @@ fsdp__making fsdp__temporary_begin(void)
         if (atomic_compare_exchange_strong(&places[i].state, &free_one, own(MAKING)))
             making.note = i + 1;
     }
-    if (ending == own(MAKING)) {
-        if (making.note > 0)
-            places[making.note - 1].state = FREE;
-        for (;;) /* the end comes at any moment; until then a file would be left */
-            pause();
-    }
+    if (ending == own(MAKING) && making.note > 0)
+        places[making.note - 1].state = FREE;
+    await_end(); /* until then a file would be left */
     return making;
 }
 
@@ -96,6 +100,7 @@ void fsdp__temporary_gone(int note)
     while (!atomic_compare_exchange_strong(&places[note - 1].state, &state, FREE))
         if (state == own(REMOVING))
             state = own(HELD);
+    await_end(); /* its file may have been removed, of which nobody is to say that it is missing */
 }
 
 /* Returns whether the place has a file to remove. One that another thread is making is waited for. */

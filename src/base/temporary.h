@@ -21,8 +21,8 @@ int fsdp__temporary_made(const fsdp__making *making, int folder, const char *nam
 void fsdp__temporary_gone(int note);
 /* Removes all that this process has, where the name still stands for what it has made. [async-signal-safe] */
 void fsdp__temporaries_remove(void);
-/* Does so at the end of the process: a thread that begins to make another one then waits until that comes.
- * [async-signal-safe] */
+/* Does so at the end of the process: a thread that then begins to make another one, or is done with one that it has
+ * made, waits until that comes, and reports no file that is gone. [async-signal-safe] */
 void fsdp__temporaries_end(void);
 
 #endif

@@ -181,7 +181,9 @@ TEST(a_file_that_has_taken_the_name_stays)
     fsdp__directory_close(&in);
 }
 
-/* The thread that begins while the process ends is still waiting when the end comes. */
+/* ---- while the process ends ---- */
+
+/* The thread that begins then is still waiting when the end comes. */
 static void *begin_too_late(void *arg)
 {
     (void)arg;
@@ -189,19 +191,40 @@ static void *begin_too_late(void *arg)
     _exit(1);
 }
 
-TEST(no_file_begins_once_the_process_ends)
+/* So is one whose file is gone: it would say that it is missing. */
+static void *finish_too_late(void *arg)
 {
+    fsdp__temporary_gone(*(int *)arg);
+    _exit(1);
+}
+
+static void check_waits_for_the_end(void *(*act)(void *))
+{
+    fsdp__directory in = folder_with((const char *const[]){"half", NULL});
     pid_t child = fork();
     int status;
 
     if (child == 0) {
+        int note = made(in.fd, "half");
         pthread_t thread;
 
         fsdp__temporaries_end();
-        if (pthread_create(&thread, NULL, begin_too_late, NULL) == 0)
+        if (pthread_create(&thread, NULL, act, &note) == 0)
             nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
         (void)raise(SIGKILL);
     }
     CHECK_EQ(waitpid(child, &status, 0), child);
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    CHECK_EQ(test_names_in(in.path), 0);
+    fsdp__directory_close(&in);
+}
+
+TEST(no_file_begins_once_the_process_ends)
+{
+    check_waits_for_the_end(begin_too_late);
+}
+
+TEST(who_has_lost_a_file_to_the_end_of_the_process_waits_for_it)
+{
+    check_waits_for_the_end(finish_too_late);
 }
