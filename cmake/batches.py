@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""batches.py PREFIX MOST SOURCE...: makes batches of up to MOST of these sources, files PREFIX_<i>.<suffix> that include
-them, and prints what to compile: each of these files, and each source that is left by itself.
+"""batches.py FOLDER MOST LIST=SOURCE...: makes batches of up to MOST sources of each list, files FOLDER/LIST_<i>.<suffix>
+that include them, and prints what to compile, as LIST=FILE: each of these files, and each source that is left by itself.
 
 Sources meet in a batch only where what one of them names at its file's level (macros, types, variables and functions of
 its own, and of kernels' headers) means nothing in another. All their headers come first. So it does not matter to a
@@ -78,14 +78,18 @@ def write(path, batch):
             file.write(text)
 
 
-def main(prefix, most, *paths):
-    os.makedirs(os.path.dirname(prefix), exist_ok=True)
-    for i, batch in enumerate(batches_of([source_of(path) for path in sorted(paths)], int(most))):
-        made = batch[0].path
-        if len(batch) > 1:
-            made = f"{prefix}_{i}{os.path.splitext(made)[1]}"
-            write(made, batch)
-        print(made)
+def main(folder, most, *arguments):
+    os.makedirs(folder, exist_ok=True)
+    lists = {}
+    for name, _, path in (argument.partition("=") for argument in arguments):
+        lists.setdefault(name, []).append(path)
+    for name, paths in lists.items():
+        for i, batch in enumerate(batches_of([source_of(path) for path in sorted(paths)], int(most))):
+            made = batch[0].path
+            if len(batch) > 1:
+                made = os.path.join(folder, f"{name}_{i}{os.path.splitext(made)[1]}")
+                write(made, batch)
+            print(f"{name}={made}")
 
 
 if __name__ == "__main__":
