@@ -130,12 +130,14 @@ if(FSDP_CUDA_HEADERS)
   target_link_options(fsdp_test_cuda PRIVATE -Wl,-Bsymbolic -Wl,--wrap=fsdp__stream_workspace)
   set_target_properties(fsdp_test_cuda PROPERTIES OUTPUT_NAME fsdp-cuda CXX_VISIBILITY_PRESET hidden)
   add_dependencies(fsdp_test_cuda fakecublas)
-  add_executable(fsdp_test_bench_products ${fsdp_bench_products})
-  target_include_directories(fsdp_test_bench_products PRIVATE ${PROJECT_SOURCE_DIR}/bench)
-  target_include_directories(fsdp_test_bench_products SYSTEM PRIVATE ${FSDP_CUDA_HEADERS})
-  target_link_libraries(fsdp_test_bench_products PRIVATE fsdp_static fsdp_common fakecudart)
-  set_target_properties(fsdp_test_bench_products PROPERTIES OUTPUT_NAME bench_products
-                                                            RUNTIME_OUTPUT_DIRECTORY ${test_dir})
+  if(NOT FSDP_SANITIZE)  # its test is a script of tests/tools, which are not among the tests then
+    add_executable(fsdp_test_bench_products ${fsdp_bench_products})
+    target_include_directories(fsdp_test_bench_products PRIVATE ${PROJECT_SOURCE_DIR}/bench)
+    target_include_directories(fsdp_test_bench_products SYSTEM PRIVATE ${FSDP_CUDA_HEADERS})
+    target_link_libraries(fsdp_test_bench_products PRIVATE fsdp_static fsdp_common fakecudart)
+    set_target_properties(fsdp_test_bench_products PROPERTIES OUTPUT_NAME bench_products
+                                                              RUNTIME_OUTPUT_DIRECTORY ${test_dir})
+  endif()
   fsdp_fake_library(fakecudnn MODULE ${fake}/fake_cudnn.c ${fake}/fake_cudnn_run.c
                     ${PROJECT_SOURCE_DIR}/tests/oracle/values.c)
   target_link_libraries(fakecudnn PRIVATE fakecudart fsdp_common m)
