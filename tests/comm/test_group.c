@@ -278,6 +278,20 @@ TEST(memory_of_calls_in_flight_is_reused)
 
 /* ---- counters ---- */
 
+/* Returns whether each rank has waited for another one, which who has always come last has not. */
+static bool all_have_waited(fsdp_context *context)
+{
+    int64_t total_ns, waiting_ns;
+    float waited;
+
+    fsdp_context_comm_time(context, &total_ns, &waiting_ns);
+    CHECK(total_ns > 0 && waiting_ns <= total_ns);
+    waited = waiting_ns > 0;
+    CHECK_OK(fsdp_all_reduce(fsdp_world(context), &waited, &waited, 1, FSDP_F32, FSDP_SUM,
+                             fsdp_device_stream(fsdp_cpu(context))));
+    return waited == (float)fsdp_context_world_size(context);
+}
+
 static void counted(fsdp_context *context, void *arg)
 {
     fsdp_process_group *world = fsdp_world(context), *all = NULL;
@@ -287,7 +301,7 @@ static void counted(fsdp_context *context, void *arg)
     fsdp_sharded_buffer buffers[2] = {{x, y, 10, (10 + size - 1) / size, 1, FSDP_BF16, FSDP_F32, FSDP_F32},
                                       {x + 100, y + 100, 1, 1, 1, FSDP_BF16, FSDP_F32, FSDP_F32}};
     fsdp_reduce_options reduce = {.op = FSDP_AVG};
-    int64_t rows = buffers[0].chunk + 1, total_ns, waiting_ns;
+    int64_t rows = buffers[0].chunk + 1;
     fsdp_comm_stats s;
 
     (void)arg;
@@ -313,15 +327,14 @@ static void counted(fsdp_context *context, void *arg)
     CHECK_EQ(s.calls[FSDP_ALL_GATHER], 1);
     fsdp_process_group_free(all);
     fsdp_context_comm_stats(context, &s);
-    CHECK_EQ(s.calls[FSDP_ALL_GATHER], 3);    /* of freed groups too */
-    CHECK_EQ(s.calls[FSDP_OBJECTS], 0);       /* making a group counts nothing */
-    for (int late = 0; late < size; late++) { /* who always comes last has waited for nobody */
-        if (fsdp_process_group_rank(world) == late)
+    CHECK_EQ(s.calls[FSDP_ALL_GATHER], 3);                    /* of freed groups too */
+    CHECK_EQ(s.calls[FSDP_OBJECTS], 0);                       /* making a group counts nothing */
+    for (int round = 0; !all_have_waited(context); round++) { /* each is late in its turn, if it is not held up */
+        CHECK(round < 100);
+        if (fsdp_process_group_rank(world) == round % size)
             usleep(10000);
         CHECK_OK(fsdp_barrier(world));
     }
-    fsdp_context_comm_time(context, &total_ns, &waiting_ns);
-    CHECK(total_ns > 0 && waiting_ns > 0 && waiting_ns <= total_ns);
     fsdp_context_reset_comm_stats(context);
     fsdp_process_group_stats(world, &s);
     CHECK_EQ(s.calls[FSDP_ALL_GATHER], 0);
