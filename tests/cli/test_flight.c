@@ -68,27 +68,46 @@ FIXTURE_TEST(a_rank_that_is_killed_leaves_its_last_calls)
                  "rank 1 was killed by signal 9 (Killed)\n");
 }
 
-FIXTURE_TEST(a_rank_that_is_stuck_is_named_while_the_run_hangs_and_after_the_timeout)
+/* Of a rank that is stopped; it may have been in a call to which all have come. */
+static void check_stuck(const fixture *f, const char *other)
 {
-    const fixture *f = *state;
-    char *folder = test_path(f->directory, "metrics.jsonl.flight");
-    program p = start(f, "3", "--comm.timeout=3");
-    const char *late = "the others wait for rank 2: it has not come to call ",
-               *inside = "no rank is missing: all have come to call ";
-    pid_t rank;
+    check_report(f, test_path(f->directory, "metrics.jsonl.flight"),
+                 "the others wait for rank 2: it has not come to call ", "no rank is missing: all have come to call ",
+                 other);
+}
+
+static program start_and_stop(const fixture *f, const char *timeout)
+{
+    program p = start(f, "3", timeout);
 
     fixture_await(&p, "step: 10 ");
-    rank = rank_of(f, 2);
-    CHECK_EQ(kill(rank, SIGSTOP), 0);
+    CHECK_EQ(kill(rank_of(f, 2), SIGSTOP), 0);
+    return p;
+}
+
+FIXTURE_TEST(a_rank_that_is_stuck_is_named_while_the_run_hangs)
+{
+    const fixture *f = *state;
+    program p = start_and_stop(f, "--comm.timeout=100000");
+
     fixture_await(&p, "rank 2 is stopped");
     CHECK_EQ(kill(p.pid, SIGUSR2), 0);
     fixture_await(&p, "fsdp: warning: the last calls of all ranks are in '");
-    /* It may have been stopped in a call to which all have come. */
-    check_report(f, folder, late, inside, "  begun ");
+    check_stuck(f, "  begun ");
+    CHECK_EQ(kill(p.pid, SIGTERM), 0);
+    program_wait(&p);
+    CHECK_EQ(p.status, 128 + SIGTERM);
+}
+
+FIXTURE_TEST(a_rank_that_is_stuck_is_named_after_the_timeout)
+{
+    const fixture *f = *state;
+    program p = start_and_stop(f, "--comm.timeout=1");
+
     program_wait(&p);
     CHECK_EQ(p.status, 1);
     CHECK_CONTAINS(p.output, "for rank 2, which is stopped");
-    check_report(f, folder, late, inside, " was the first to report: rank ");
+    check_stuck(f, " was the first to report: rank ");
 }
 
 FIXTURE_TEST(records_that_cannot_be_written_say_why)
