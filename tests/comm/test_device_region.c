@@ -224,8 +224,8 @@ static int hangs_in_a_read(const rank_child *child, fsdp_context *context)
 
     if (common_open(context, &c) != FSDP_OK || write_and_gather(&c, 1) != FSDP_OK ||
         fsdp_stream_synchronize(c.g.stream) != FSDP_OK || fsdp_barrier(c.g.peer) != FSDP_OK ||
-        fsdp__context_set_comm_ticks(context, 1000, 50) != FSDP_OK)
-        return 1;
+        fsdp__context_set_comm_ticks(context, child->rank == 0 ? 1000 : 1000000, 50) != FSDP_OK)
+        return 1; /* only rank 0 names another one, in that time: nobody waits for it, which may be held up */
     if (child->rank == 1)
         fakecuda.hold(fsdp_stream_native(c.g.stream), &open);
     status = read_all(&c);
