@@ -4,6 +4,7 @@
 
 #include "base/compiler.h"
 #include "cli/fixture.h"
+#include "plan/prices.h"
 
 static const json_t *at(const json_t *object, const char *key)
 {
@@ -188,4 +189,53 @@ FIXTURE_TEST(a_preset_trains_on_random_bytes)
     CHECK_EQ(json_integer_value(at(json_array_get(variants, 3), "units")), 1);
     CHECK(json_integer_value(at(json_array_get(variants, 2), "units")) > 2);
     json_decref(all);
+}
+
+/* ---- prices ---- */
+
+/* Writes the prices of slow cards that are joined as H100s are that have this link. */
+static char *write_prices(const fixture *f, fsdp__link way)
+{
+    const fsdp__prices prices = {.device = "made up",
+                                 .source = "by hand",
+                                 .gpu = true,
+                                 .memory_bytes = 1e9,
+                                 .launch = 1e-7,
+                                 .per_second = 1e10,
+                                 .rate_count = 1,
+                                 .rates = {{FSDP__KERNEL_MATMUL, FSDP_F32, 100, 1e11}},
+                                 .host = {1e-6, 25e9},
+                                 .peers = fsdp__price_of_link("H100", way),
+                                 .machine = {1e-6, 0},
+                                 .network = {1e-5, 1e9}};
+    char *path = test_path(f->directory, "prices.json");
+    FILE *out = CHECK_PTR(fopen(path, "w"));
+
+    CHECK_OK(fsdp__prices_print(&prices, out));
+    CHECK_EQ(fclose(out), 0);
+    return path;
+}
+
+/* Compares a run that plans its units with nothing else. */
+static json_t *compare_planned(const fixture *f, fsdp__link way)
+{
+    program p = RUN(0, "compare", f->config, "-n", "2", "--strategies=fsdp2", "--steps=1", "--rounds=1", "--worlds=2",
+                    "--model.n_layers=1", "--training.seq_len=8", "--training.local_batch_size=1",
+                    "--parallelism.schedule=plan", "--parallelism.schedule_prices", write_prices(f, way), "--json");
+
+    return CHECK_PTR(json_loads(CHECK_PTR(strchr(p.output, '{')), JSON_DISABLE_EOF_CHECK, NULL));
+}
+
+/* Through the host fewer and larger units are faster than by NVLink. */
+FIXTURE_TEST(planned_units_follow_the_price_of_a_link)
+{
+    json_t *all[] = {compare_planned(*state, FSDP__LINK_NVLINK), compare_planned(*state, FSDP__LINK_HOST)};
+    const json_t *fast = json_array_get(at(all[0], "variants"), 0), *slow = json_array_get(at(all[1], "variants"), 0);
+
+    CHECK(json_integer_value(at(fast, "units")) > json_integer_value(at(slow, "units")));
+    CHECK(json_integer_value(at(at(fast, "calls"), "all_gather")) >
+          json_integer_value(at(at(slow, "calls"), "all_gather")));
+    CHECK(json_equal(at(fast, "losses"), at(slow, "losses")));
+    json_decref(all[0]);
+    json_decref(all[1]);
 }

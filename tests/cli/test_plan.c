@@ -1,5 +1,5 @@
-/* What `fsdp plan` says of GPUs beside what a run on them reports. The GPU is a fake one (tests/backend/fakecuda): its
- * plug-in lies beside the program. */
+/* What `fsdp plan` and `fsdp explain` say of GPUs, beside what a run on them reports. The GPU is a fake one
+ * (tests/backend/fakecuda): its plug-in lies beside the program. */
 #include <jansson.h>
 
 #include "base/compiler.h"
@@ -188,15 +188,55 @@ static void check_prices(const fixture *f, const joined *by)
 }
 
 /* Of the link's rate in the card's data sheet three quarters count. */
-FIXTURE_TEST(a_plan_prices_exchanges_by_what_joins_the_gpus)
-{
-    static const joined cases[] = {{"18", NULL, 0.75 * 450e9}, {"0", NULL, 0.75 * 63e9}, {"18", "0-1", 0}};
+static const joined joins[] = {{"18", NULL, 0.75 * 450e9}, {"0", NULL, 0.75 * 63e9}, {"18", "0-1", 0}};
 
+static void open_h100s(void)
+{
     need_plugin();
     setenv("FSDP_FAKECUDA_DEVICES", "8", 1);
     setenv("FSDP_FAKECUDA_NAME", "NVIDIA H100 80GB HBM3", 1);
-    for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++)
-        check_prices(*state, &cases[i]);
+}
+
+static void close_h100s(void)
+{
     unsetenv("FSDP_FAKECUDA_NAME");
     unsetenv("FSDP_FAKECUDA_DEVICES");
+}
+
+FIXTURE_TEST(a_plan_prices_exchanges_by_what_joins_the_gpus)
+{
+    open_h100s();
+    for (size_t i = 0; i < FSDP__COUNT_OF(joins); i++)
+        check_prices(*state, &joins[i]);
+    close_h100s();
+}
+
+/* Returns what a step takes before the first change that is proposed. */
+static double explained_seconds(const fixture *f, const char *prices)
+{
+    program p = RUN(0, "explain", "llama-1m", "-n", "8", "--seq-len", "16", "--device", prices, "--json");
+    json_t *explained = CHECK_PTR(json_loads(CHECK_PTR(strchr(p.output, '{')), JSON_DISABLE_EOF_CHECK, NULL));
+    const json_t *first = CHECK_PTR(json_array_get(json_object_get(explained, "changes"), 0));
+    double seconds = json_number_value(json_object_get(json_object_get(first, "before"), "step_seconds"));
+
+    json_decref(explained);
+    return seconds;
+}
+
+FIXTURE_TEST(changes_are_explained_by_the_same_prices_as_a_plan)
+{
+    double faster = 0;
+
+    open_h100s();
+    for (size_t i = 0; i < FSDP__COUNT_OF(joins); i++) {
+        char *prices = write_prices(*state, &joins[i]);
+        json_t *plan = plan_of(*state, prices, "1", "100");
+        double seconds = explained_seconds(*state, prices);
+
+        CHECK_NEAR(seconds / seconds_in(plan, "step_seconds"), 1, 1e-9);
+        CHECK(seconds > faster); /* by each link than by the one before */
+        faster = seconds;
+        json_decref(plan);
+    }
+    close_h100s();
 }
