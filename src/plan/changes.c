@@ -201,7 +201,7 @@ static void propose_gathers(search *s)
         with(propose(s, "Gathers two units ahead, so that more of each is hidden.", NULL), "parallelism.prefetch", "2");
     if (s->options.machines > 1 && c->parallelism.gather_dtype == FSDP_TRAIN_GATHER_NONE)
         with(propose(s, "Weights of linear layers cross the network in one byte an element.",
-                     "They are rounded to that for computing; docs/performance.md shows what the loss does then."),
+                     "They are rounded to that for computing; docs/fsdp.md shows what the loss does then."),
              "parallelism.gather_dtype", "float8");
 }
 
