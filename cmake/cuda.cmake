@@ -7,7 +7,6 @@
 
 option(FSDP_CUDA "build the plug-in for NVIDIA's GPUs if CUDA's compiler is found" ON)
 set(FSDP_CUDA_ARCHITECTURES 80 90 100 CACHE STRING "compute capabilities, times 10, that the plug-in has code for")
-option(FSDP_CUDA_QUICKLY "compile the plug-in's kernels in a quarter of the time, which makes them slow" OFF)
 
 file(GLOB fsdp_cuda_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backend/cuda/kernels/*.cu)
 file(GLOB fsdp_cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backend/cuda/*.c)
@@ -62,13 +61,13 @@ else()
     string(APPEND codes "sm_${architecture},")
   endforeach()
   set(codes "-gencode=arch=compute_${FSDP_CUDA_OLDEST},code=[${codes}compute_${FSDP_CUDA_OLDEST}]")
-  if(FSDP_CUDA_QUICKLY AND NOT version LESS 13000)  # older ones are not asked
+  if(FSDP_KERNELS_QUICKLY AND NOT version LESS 13000)  # a quarter of the time; older ones are not asked
     list(APPEND codes -Ofc=max)
   endif()
   set(objects)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/cuda)
   set(sources_cuda ${fsdp_cuda_kernels})
-  if(FSDP_CUDA_QUICKLY)  # to read CUDA's headers and to start its compilers takes 0.9 s for each
+  if(FSDP_KERNELS_QUICKLY)  # to read CUDA's headers and to start its compilers takes 0.9 s for each
     fsdp_batches(4 cuda)
   endif()
   foreach(source IN LISTS sources_cuda)

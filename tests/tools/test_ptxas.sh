@@ -88,8 +88,8 @@ expect '1 kernels, of which 0' "$none"
 architectures='80;90' expect 'no kernel for sm_80' "$none" "$few"
 
 [ -n "$(ls "$FSDP_BUILD"/cuda/*.ptxas 2>/dev/null)" ] || exit 77
-if grep -q '^FSDP_CUDA_QUICKLY:BOOL=ON' "$FSDP_BUILD/CMakeCache.txt"; then
-    echo "skipped: the kernels are compiled quickly (FSDP_CUDA_QUICKLY), and ptxas spills"
+if grep -q '^FSDP_KERNELS_QUICKLY:BOOL=ON' "$FSDP_BUILD/CMakeCache.txt"; then
+    echo "skipped: the kernels are compiled quickly (FSDP_KERNELS_QUICKLY), and ptxas spills"
     exit 77
 fi
 architectures=$(sed -n 's/^FSDP_CUDA_ARCHITECTURES:STRING=//p' "$FSDP_BUILD/CMakeCache.txt")

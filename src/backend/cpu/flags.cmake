@@ -9,7 +9,6 @@ if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
   list(APPEND FSDP_CPU_KERNEL_FLAGS -fno-thread-jumps)
 endif()
 set(FSDP_CPU_SETS v3 v4 CACHE STRING "instruction sets of x86-64 that the CPU's kernels are compiled for, beside the oldest")
-option(FSDP_CPU_QUICKLY "compile those for the oldest set in two thirds of the time where there is another" OFF)
 set(isas ${FSDP_CPU_SETS})
 if(FSDP_SANITIZE)
   # Vectorising instrumented loops takes minutes for each file and finds nothing more. At -O1 the tests under
@@ -31,7 +30,7 @@ endif()
 
 file(GLOB kernel_files CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/kernels/*.c)
 set(oldest_flags ${FSDP_CPU_KERNEL_FLAGS})
-if(FSDP_CPU_QUICKLY AND isas)
+if(FSDP_KERNELS_QUICKLY AND isas)  # two thirds of the time
   list(TRANSFORM oldest_flags REPLACE "^-O3$" -O2)  # loops marked simd are vectorised all the same
 endif()
 set_source_files_properties(${kernel_files} PROPERTIES COMPILE_OPTIONS "${oldest_flags}")
