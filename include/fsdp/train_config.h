@@ -296,6 +296,7 @@ typedef struct fsdp_train_config {
         double beta, label_smoothing; /* NaN: 0.1, 0 */
     } dpo;
     char *loaded_from; /* the file that was read last; NULL: none */
+    char *usual_cache; /* stands for data.cache where that is not set; no key: it is not printed, and not kept */
 } fsdp_train_config;
 
 /* Creates a config with every key at its default. */

@@ -19,12 +19,10 @@ fsdp_status fsdp__cache_folder(char **out)
 
 fsdp_status fsdp__default_cache(fsdp_train_config *config)
 {
-    FSDP__FREED char *folder = NULL, *tokenizer = NULL;
+    FSDP__FREED char *tokenizer = NULL;
 
-    if (config->data.cache)
+    if (config->data.cache || config->usual_cache)
         return FSDP_OK;
     FSDP_TRY(fsdp__inputs_tokenizer(config, &tokenizer));
-    if (tokenizer)
-        FSDP_TRY(fsdp__cache_folder(&folder));
-    return folder ? fsdp_train_config_set(config, "data.cache", folder) : FSDP_OK;
+    return tokenizer ? fsdp__cache_folder(&config->usual_cache) : FSDP_OK;
 }

@@ -102,8 +102,8 @@ fsdp_status fsdp__dtype_option(const char *text, fsdp_dtype *out);
 /* Gives "fsdp" in $XDG_CACHE_HOME, otherwise in ~/.cache; fsdp__free it. It is NULL if the environment names
  * neither. */
 fsdp_status fsdp__cache_folder(char **out);
-/* Sets data.cache to that folder if a tokenizer would read text (data.tokenizer, or the model's own) and data.cache is
- * not set. */
+/* Has tokens kept in that folder if a tokenizer would read text (data.tokenizer, or the model's own) and data.cache is
+ * not set. Each process asks its own environment: what is handed over, or written to a file, has no such folder. */
 fsdp_status fsdp__default_cache(fsdp_train_config *config);
 
 /* ---- handover.c ---- */

@@ -308,6 +308,8 @@ static fsdp_status share_config(session *s)
 {
     fsdp_status status = s->ranks.joins ? receive_config(s) : FSDP_OK;
 
+    if (status == FSDP_OK)
+        status = fsdp__default_cache(s->config);
     if (status != FSDP_OK) {
         fsdp_abort(s->context, fsdp_last_error());
         failed(s, status, fsdp_last_error());

@@ -163,6 +163,7 @@ int fsdp__compare_rank(const char *config_text, const char *records_text, int st
     FSDP_TRY_GOTO(status, fsdp__args_integer("--" FSDP__RECORDS_OPTION, records_text, 3, INT_MAX, &records_fd), out);
     FSDP_TRY_GOTO(status, fsdp_train_config_create(&config), out);
     FSDP_TRY_GOTO(status, fsdp__take_over((int)config_fd, config), out);
+    FSDP_TRY_GOTO(status, fsdp__default_cache(config), out);
     FSDP_TRY_GOTO(status,
                   config->training.threads > 0 ? fsdp__context_from_env((int)config->training.threads, &context)
                                                : fsdp_context_from_env(&context),

@@ -211,7 +211,7 @@ static bool is_listed(const fsdp__keys *keys, const char *name)
 }
 
 /* Returns whether a run's value differs from that of the first run. Files that a run writes are its own anyway, and
- * data.cache is mostly set by the program. */
+ * where tokens are kept changes none of them. */
 static bool differs(const fsdp__recorded_runs *all, const char *name)
 {
     if (all->count > 1 && (strncmp(name, "metrics.", 8) == 0 || strcmp(name, "export.path") == 0 ||

@@ -40,7 +40,7 @@ void fsdp_train_config_free(fsdp_train_config *config)
 {
     if (config) {
         fsdp__config_release(&fsdp__train_keys, config);
-        fsdp__free(config->loaded_from);
+        FSDP__FREE_ALL(config->loaded_from, config->usual_cache);
     }
     fsdp__free(config);
 }

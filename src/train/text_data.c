@@ -151,6 +151,12 @@ static fsdp_status open_made(const text_files *files, const fsdp__cached_tokens 
     return FSDP_OK;
 }
 
+/* Returns the folder for tokens of text; NULL: there is none. */
+static const char *cache_of(const fsdp_train_config *c)
+{
+    return c->data.cache ? c->data.cache : c->usual_cache;
+}
+
 static fsdp_status open_cached(const fsdp_train_run *run, const fsdp_tokenizer *tokenizer, const text_files *files,
                                fsdp__open_data *out)
 {
@@ -170,7 +176,7 @@ static fsdp_status open_cached(const fsdp_train_run *run, const fsdp_tokenizer *
                                      .learn_all = c->data.train_on == FSDP_TRAIN_ON_ALL};
     fsdp__cached_tokens cached;
     fsdp_status status =
-        fsdp__token_cache_get(tokenizer, (const char *const *)files->paths, (int)files->count, c->data.cache,
+        fsdp__token_cache_get(tokenizer, (const char *const *)files->paths, (int)files->count, cache_of(c),
                               fsdp_context_local_rank(run->context) == 0, &options, &cached);
 
     FSDP_TRY(fsdp_fail_prefix(status, "%s", key));
@@ -185,7 +191,7 @@ static fsdp_status open_text(fsdp_train_run *run, text_files *files, fsdp__open_
     fsdp_tokenizer *tokenizer = NULL;
     fsdp_status status;
 
-    if (!run->config->data.cache)
+    if (!cache_of(run->config))
         return FSDP_FAIL(FSDP_INVALID,
                          "%s is text, which the tokenizer of '%s' turns into tokens, but data.cache is not set: name a "
                          "folder for them (data.tokenizer: bytes needs none)",

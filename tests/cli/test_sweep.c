@@ -452,24 +452,31 @@ FIXTURE_TEST(a_note_in_the_config_of_a_run_stays_when_it_goes_on)
 FIXTURE_TEST(a_sweep_goes_on_with_another_folder_of_caches)
 {
     fixture *f = *state;
-    char *const option = folder_of(f), *config = test_path(f->directory, "sweep/optimizer.lr=1e-3/config.yaml"), *text;
+    char *const option = folder_of(f), *config = test_path(f->directory, "sweep/optimizer.lr=1e-3/config.yaml"),
+                *kept = test_path(f->directory, "sweep/optimizer.lr=1e-3/checkpoints/step-1/config.yaml"), *text;
     const char *const argv[] = {PROGRAM,
                                 "train",
                                 f->config,
+                                "-n",
+                                "2",
                                 "--sweep=optimizer.lr=1e-3",
                                 option,
                                 "--training.steps=1",
                                 "--data.tokenizer=" REFERENCE "/finetune/byte-chat",
+                                "--checkpoint.folder=c",
                                 "--model.vocab_size=259",
                                 NULL};
 
     for (int i = 0; i < 2; i++) {
         char *caches = test_path(f->directory, i == 0 ? "one" : "other");
 
+        test_remove_tree(test_path(f->directory, "sweep/optimizer.lr=1e-3/checkpoints"));
         setenv("XDG_CACHE_HOME", caches, 1);
         program_run(f->directory, 0, argv);
         CHECK_EQ(test_names_in(test_path(caches, "fsdp")), 1);
         text = test_read_file(config, NULL);
+        CHECK_CONTAINS(text, "\n  # cache:\n");
+        text = test_read_file(kept, NULL); /* and that of its checkpoint neither */
         CHECK_CONTAINS(text, "\n  # cache:\n");
         CHECK_EQ(unlink(test_path(f->directory, "sweep/optimizer.lr=1e-3/finished")), 0);
     }
