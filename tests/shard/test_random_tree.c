@@ -44,3 +44,21 @@ TEST(every_tree_of_teams_trains_as_the_plain_one)
         return; /* teams lie inside a machine */
     tree_try(&trial);
 }
+
+/* Otherwise a plan that fails would be reduced to one that cannot be, which fails of itself. */
+TEST(a_reduced_plan_fails_as_the_whole_one_does)
+{
+    const char *whole = "rank 0, model A: gradient of parameter 3, element 7: -0.25, not 1e-08 (within 1e-06)\n"
+                        "at call 31, in 'shared', as against 'plain'";
+
+    CHECK(tree_fails_alike("rank 2, model A: gradient of parameter 0, element 12: 3, not 0.125 (within 0.01)\n"
+                           "at call 2, in 'copied', as against 'shared'",
+                           whole));
+    CHECK(!tree_fails_alike("rank 0, model A: value of parameter 3, element 7: 0.25, not 1e-08 (within 1e-06)\n"
+                            "at call 31, in 'shared', as against 'plain'",
+                            whole));
+    CHECK(!tree_fails_alike("rank 0: cannot shard '0.1': it has no parameters\nat call 1, in 'shared'", whole));
+    CHECK(tree_fails_alike("rank 0: cannot shard '0.1': it has none\nat call 1, in 'shared'",
+                           "rank 1: cannot shard '2': it has none\nat call 9, in 'copied'"));
+    CHECK(!tree_fails_alike("rank 0: cannot", "rank 0: cannot shard"));
+}

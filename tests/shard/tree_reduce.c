@@ -3,6 +3,7 @@
 
 typedef struct reduction {
     tree_plan *plan;
+    const char *failure; /* of the whole plan */
     uint32_t which;
     int tries; /* left */
 } reduction;
@@ -11,8 +12,40 @@ enum {
     TRIES = 600
 };
 
-/* Keeps `smaller` if it fails as well, and not of the memory that plans which failed before it have left full: then it
- * is the last try. */
+/* Moves behind what a smaller plan says otherwise: numbers, and names in quotes. */
+static const char *pass(const char *at)
+{
+    for (;;) {
+        const char *end = *at == '\'' ? strchr(at + 1, '\'') : NULL;
+        size_t number = strspn(at, "0123456789");
+
+        if (end)
+            at = end + 1;
+        else if (number > 0)
+            at += number + (strncmp(at + number, "e-", 2) == 0 || strncmp(at + number, "e+", 2) == 0 ? 2 : 0);
+        else if (*at == '.' || *at == '-')
+            at++;
+        else
+            return at;
+    }
+}
+
+bool tree_fails_alike(const char *text, const char *other)
+{
+    static const char place[] = "\nat call "; /* what follows says where */
+    const char *end = strstr(text, place), *other_end = strstr(other, place);
+
+    text = pass(text);
+    other = pass(other);
+    while (*text && text != end && other != other_end && *text == *other) {
+        text = pass(text + 1);
+        other = pass(other + 1);
+    }
+    return (!*text || text == end) && (!*other || other == other_end);
+}
+
+/* Keeps `smaller` if it fails alike, and not of the memory that plans which failed before it have left full: then it is
+ * the last try. A plan that cannot be has a failure of its own, which would hide the one that is looked for. */
 static bool try(reduction *r, tree_plan *smaller)
 {
     char text[4096];
@@ -26,6 +59,8 @@ static bool try(reduction *r, tree_plan *smaller)
         r->tries = 0;
         return false;
     }
+    if (!tree_fails_alike(text, r->failure))
+        return false;
     *r->plan = *smaller;
     return true;
 }
@@ -176,9 +211,9 @@ static void fewer_residences(reduction *r)
     }
 }
 
-void tree_reduce(tree_plan *plan, uint32_t which)
+void tree_reduce(tree_plan *plan, uint32_t which, const char *failure)
 {
-    reduction r = {.plan = plan, .which = which, .tries = TRIES};
+    reduction r = {.plan = plan, .failure = failure, .which = which, .tries = TRIES};
     int before;
 
     fewer_residences(&r);

@@ -281,7 +281,7 @@ bool tree_passes(const tree_plan *plan, uint32_t which, char *text, size_t bytes
 static bool number_passes(const tree_trial *trial, uint64_t seed, uint32_t which)
 {
     static tree_plan plans[TREE_MAX_MODELS];
-    char text[4096];
+    char text[4096], reduced[4096];
 
     trial->draw(seed, plans);
     if (tree_passes(plans, which, text, sizeof text))
@@ -290,9 +290,9 @@ static bool number_passes(const tree_trial *trial, uint64_t seed, uint32_t which
     tree_print(stderr, plans);
     if (getenv("FSDP_TEST_JOINED")) /* other processes have another failure, or none */
         return false;
-    tree_reduce(plans, which);
-    if (!tree_passes(plans, which, text, sizeof text)) {
-        fprintf(stderr, "%s\nreduced to this:\n", text);
+    tree_reduce(plans, which, text);
+    if (!tree_passes(plans, which, reduced, sizeof reduced)) {
+        fprintf(stderr, "%s\nreduced to this:\n", reduced);
         tree_print(stderr, plans);
     }
     return false;

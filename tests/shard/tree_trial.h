@@ -6,8 +6,11 @@
 
 /* `which`: residences, as bits. What goes wrong first is said in `text` (at most `bytes`). */
 bool tree_passes(const tree_plan *plan, uint32_t which, char *text, size_t bytes);
-/* Takes away what a plan that fails does not need to fail: calls, modules, parameters, options. */
-void tree_reduce(tree_plan *plan, uint32_t which);
+/* Takes away what a plan does not need to fail alike: calls, modules, parameters, options. `failure` is what
+ * tree_passes says of it. */
+void tree_reduce(tree_plan *plan, uint32_t which, const char *failure);
+/* Whether two texts of tree_passes tell the same, but for numbers, names in quotes and the place. */
+bool tree_fails_alike(const char *text, const char *other);
 
 typedef struct tree_trial {
     const char *name;                                              /* of its seeds (support/dice.h) */
