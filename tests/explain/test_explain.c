@@ -1,4 +1,5 @@
 /* Explanations of models of one's own, of modules that are sharded, and what is refused. */
+#include "base/compiler.h"
 #include "explain/own.h"
 #include "explain/real.h"
 #include "fsdp/fsdp1.h"
@@ -321,6 +322,33 @@ static fsdp_module *no_model(void *arg, fsdp_context *context, fsdp_device *devi
     (void)arg, (void)context, (void)device;
     (void)FSDP_FAIL(FSDP_INVALID, "no model today");
     return NULL;
+}
+
+/* A plan names one rank, so that one must have the most. */
+TEST(no_rank_has_more_than_rank_0)
+{
+    const char *const teams[] = {"strategy=fsdp2",
+                                 "tensor_parallel_degree=2",
+                                 "tensor_parallel_degree=2 parallelism.sequence_parallel=false",
+                                 "context_parallel_degree=2",
+                                 "context_parallel_degree=2 parallelism.tensor_parallel_degree=2",
+                                 "strategy=hsdp parallelism.data_parallel_replicate_degree=2"};
+
+    for (size_t t = 0; t < 2 * FSDP__COUNT_OF(teams); t++) {
+        fsdp_train_config *config = test_config("model.preset=llama-1m model.n_layers=2 model.vocab_size=%d "
+                                                "training.seq_len=16 training.local_batch_size=2 parallelism.%s",
+                                                t % 2 ? 256 : 251, teams[t / 2]);
+        fsdp_explanation *e[4];
+
+        for (int rank = 0; rank < 4; rank++) {
+            CHECK_OK(fsdp_explain(NULL, config, &(fsdp_explain_options){.world_size = 4, .rank = rank}, &e[rank]));
+            CHECK(e[rank]->step.peak_total_bytes <= e[0]->step.peak_total_bytes);
+            for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
+                CHECK(e[rank]->step.peak_bytes[kind] <= e[0]->step.peak_bytes[kind]);
+        }
+        for (int rank = 0; rank < 4; rank++)
+            fsdp_explanation_free(e[rank]);
+    }
 }
 
 TEST(what_cannot_be_explained_is_refused)
