@@ -7,6 +7,7 @@
 #include "checkpoint/scene.h"
 #include "faults/tree.h"
 #include "support/calls.h"
+#include "support/limits.h"
 
 typedef struct job {
     char *directory, *folder;
@@ -369,6 +370,29 @@ TEST(a_file_that_would_be_too_large_is_refused_before_it_is_written)
     save_within(saver, &c.content, bytes - 1, limit);
     scene_content_free(&c);
     fsdp_checkpoint_saver_free(saver);
+    fsdp_context_free(context);
+    job_free(&j);
+}
+
+TEST(a_thread_that_cannot_start_costs_the_checkpoint)
+{
+    fsdp_context *context = test_context();
+    job j = job_create();
+    fsdp_checkpoint_saver *saver = saver_of(context, &j, &(fsdp_checkpoint_saver_options){.async = true});
+    fsdp_status status;
+    char text[300];
+
+    test_refuse_threads(true);
+    status = save_and_spoil(saver, context, 1, 1);
+    snprintf(text, sizeof text, "%s", fsdp_last_error());
+    test_refuse_threads(false);
+    CHECK_EQ(status, FSDP_NO_MEMORY);
+    CHECK_CONTAINS(text, "cannot start a thread to save step 1: Resource temporarily unavailable; 'ulimit -u', or ");
+    CHECK_OK(save_and_spoil(saver, context, 2, 1));
+    CHECK_OK(fsdp_checkpoint_saver_wait(saver, NULL));
+    load_model(context, j.folder, 2, 1);
+    fsdp_checkpoint_saver_free(saver);
+    CHECK(!fsdp__path_exists(test_path(j.folder, "step-1")));
     fsdp_context_free(context);
     job_free(&j);
 }

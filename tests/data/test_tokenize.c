@@ -9,6 +9,7 @@
 #include "data/text_fixture.h"
 #include "data/token_header.h"
 #include "data/token_writer.h"
+#include "support/limits.h"
 #include "tokenizer/bpe.h"
 
 /* ---- documents ---- */
@@ -139,6 +140,20 @@ TEST(pieces_of_any_size_give_the_same_ids)
     check_pieces(&f, "a.txt", NULL);
     check_pieces(&f, "a.txt", "\n%%\n");
     check_pieces(&f, "a.jsonl", NULL);
+    text_fixture_free(&f);
+}
+
+TEST(threads_that_cannot_start_are_told)
+{
+    text_fixture f = text_fixture_make();
+    const fsdp_tokenize_options options = {.threads = 3};
+
+    text_write(&f, "a.txt", "12 the\n", 7);
+    test_refuse_threads(true);
+    text_refused(&f, "a.txt", &options,
+                 "cannot start thread 1 of 3: Resource temporarily unavailable; 'ulimit -u', or pids.max");
+    test_refuse_threads(false);
+    CHECK_OK(text_tokenize(&f, "a.txt", &options, NULL));
     text_fixture_free(&f);
 }
 

@@ -6,6 +6,9 @@
  *     CALLS_ACT=KILL      the process is killed; or EIO, ENOSPC: the call is not made and fails so; or TERM: the
  * process gets a SIGTERM, and the call is made; AFTER: the call is made, and then comes the SIGTERM, if it has made a
  * file
+ *
+ *     CALLS_REFUSE=call   fails from the first on as at a limit: memfd_create:NAME, pthread_create, fork,
+ *                         posix_fallocate, or mmap of a file without a name
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -17,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -233,4 +237,56 @@ int renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned
         return -1;
     return REAL(renameat2, int (*)(int, const char *, int, const char *, unsigned int))(from_fd, from, to_fd, to,
                                                                                         flags);
+}
+
+/* ---- limits ---- */
+
+static bool is_refused(const char *call)
+{
+    const char *refused = getenv("CALLS_REFUSE");
+
+    return refused && strcmp(refused, call) == 0;
+}
+
+int memfd_create(const char *name, unsigned int flags)
+{
+    char call[300];
+
+    snprintf(call, sizeof call, "memfd_create:%s", name);
+    if (!is_refused(call))
+        return REAL(memfd_create, int (*)(const char *, unsigned int))(name, flags);
+    errno = EMFILE;
+    return -1;
+}
+
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*body)(void *), void *arg)
+{
+    if (is_refused("pthread_create"))
+        return EAGAIN;
+    return REAL(pthread_create,
+                int (*)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *))(thread, attributes, body, arg);
+}
+
+pid_t fork(void)
+{
+    if (!is_refused("fork"))
+        return REAL(fork, pid_t(*)(void))();
+    errno = EAGAIN;
+    return -1;
+}
+
+int posix_fallocate(int fd, off_t offset, off_t bytes)
+{
+    return is_refused("posix_fallocate") ? EFBIG : REAL(posix_fallocate, int (*)(int, off_t, off_t))(fd, offset, bytes);
+}
+
+void *mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset)
+{
+    struct stat info;
+
+    if (fd < 0 || !is_refused("mmap") || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink > 0)
+        return REAL(mmap, void *(*)(void *, size_t, int, int, int, off_t))(address, bytes, protection, flags, fd,
+                                                                           offset);
+    errno = ENOMEM;
+    return MAP_FAILED;
 }

@@ -127,6 +127,54 @@ FIXTURE_TEST(descriptors_are_enough_or_the_message_says_so)
     check_ran(&p);
 }
 
+/* Runs the program; this call of its own fails as at a limit. */
+static void check_call(fixture *f, const char *call, const char *part, const char *const *argv)
+{
+    program p;
+
+    setenv("CALLS_REFUSE", call, 1);
+    setenv("LD_PRELOAD", TEST_BINARY_DIR "/tests/preload_calls.so", 1);
+    p = program_start(f->directory, argv);
+    unsetenv("LD_PRELOAD");
+    program_wait(&p);
+    if ((p.status != 1 && p.status != 126 /* ranks that cannot be started */) || !strstr(p.output, part))
+        TEST_FAIL("%s: status %d, without '%s':\n%s", call, p.status, part, p.output);
+}
+
+#define FILES ": Too many open files; 'ulimit -n' says how many files a process may have open: raise it"
+#define PROCESSES ": Resource temporarily unavailable; 'ulimit -u', or pids.max of a control group, says how many"
+#define SIZE ": File too large; 'ulimit -f' says how large a file may be: raise it"
+#define CHECK_CALL(call, part, ...) check_call(f, (call), (part), (const char *const[]){PROGRAM, __VA_ARGS__, NULL})
+
+FIXTURE_TEST(each_limit_that_a_call_meets_is_named)
+{
+    fixture *f = *state;
+    const char *as_rank_1 = "[ $RANK = 0 ] || export LD_PRELOAD=" TEST_BINARY_DIR "/tests/preload_calls.so\n"
+                            "exec \"$@\"";
+
+    if (TEST_SANITIZED)
+        skip(); /* a sanitizer's library must come before any that is preloaded */
+    CHECK_CALL("memfd_create:fsdp-steps", "fsdp: cannot watch over the run" FILES, TRAIN, "-n", "2");
+    CHECK_CALL("memfd_create:fsdp-config", "fsdp: cannot hand the config to the ranks" FILES, TRAIN, "-n", "2");
+    CHECK_CALL("memfd_create:fsdp-figures", "fsdp: cannot make room for figures" FILES, "compare", f->config, "-n1");
+    CHECK_CALL("memfd_create:fsdp-random-data", "fsdp: cannot make random data" FILES, "compare", "llama-1m", "-n1");
+    CHECK_CALL("pthread_create", "fsdp: cannot start a thread for signals" PROCESSES, TRAIN);
+    CHECK_CALL("fork", "fsdp: cannot watch over the ranks" PROCESSES, TRAIN, "-n", "2");
+    CHECK_CALL("fork", "fsdp: cannot start a run" PROCESSES, TRAIN, "--sweep=optimizer.lr=1e-3");
+    program_run(f->directory, 0, (const char *const[]){PROGRAM, TRAIN, NULL});
+    CHECK_CALL("memfd_create:fsdp-prompt", "fsdp: cannot hand the prompt to the ranks" FILES, "generate", f->model,
+               "--prompt=The", "-n", "2");
+    CHECK_CALL("posix_fallocate", "bytes for a temporary file in '", "convert", f->model, "to");
+    CHECK_CALL("posix_fallocate", SIZE, "convert", f->model, "to");
+    CHECK_CALL("mmap", "fsdp: cannot map a temporary file in '", "convert", f->model, "to");
+    setenv("CALLS_REFUSE", "memfd_create:fsdp-config", 1);
+    CHECK_CONTAINS(program_run(f->directory, 1,
+                               (const char *const[]){PROGRAM, "run", "-n", "2", "--", "/bin/sh", "-c", as_rank_1, "sh",
+                                                     PROGRAM, TRAIN, "--export.path=", NULL})
+                       .output,
+                   "cannot take the config of rank 0" FILES);
+}
+
 /* A sequence whose activations are some 200 MiB, of which four ranks have some 50 each. */
 #define LONG_SEQUENCE                                                                                \
     "train", f->config, "--training.steps=1", "--training.seq_len=2048", "--model.max_seq_len=2048", \

@@ -1,5 +1,7 @@
 #include "support/limits.h"
 
+#include <pthread.h>
+
 #include "base/limits.h"
 
 struct rlimit test_leave_address_space(size_t bytes)
@@ -21,4 +23,17 @@ struct rlimit test_leave_address_space(size_t bytes)
 void test_set_address_space(struct rlimit limit)
 {
     CHECK_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+}
+
+void test_refuse_threads(bool refuses)
+{
+    static size_t usual;
+    pthread_attr_t attributes;
+
+    CHECK_EQ(pthread_getattr_default_np(&attributes), 0);
+    if (refuses)
+        CHECK_EQ(pthread_attr_getstacksize(&attributes, &usual), 0);
+    CHECK_EQ(pthread_attr_setstacksize(&attributes, refuses ? (size_t)1 << 47 : usual), 0);
+    CHECK_EQ(pthread_setattr_default_np(&attributes), 0);
+    CHECK_EQ(pthread_attr_destroy(&attributes), 0);
 }
