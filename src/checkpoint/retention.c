@@ -156,12 +156,14 @@ void fsdp__retention_apply(fsdp_context *context, const fsdp__directory *folder,
 /* ---- what the dead have left ---- */
 
 /* Removes a staging folder; one that a process holds, or that somebody else has made, stays. */
-static void remove_staging(const fsdp__directory *folder, const char *name)
+static void remove_staging(fsdp_context *context, const fsdp__directory *folder, const char *name)
 {
     fsdp__staging staging;
 
-    if (fsdp__staging_is_ours(folder, name) && fsdp__staging_take(folder, name, &staging) == FSDP_OK)
-        (void)fsdp__staging_remove(&staging);
+    if (fsdp__staging_is_ours(folder, name) && fsdp__staging_take(folder, name, &staging) == FSDP_OK &&
+        fsdp__staging_remove(&staging) == FSDP_OK)
+        fsdp_log(context, FSDP_LOG_INFO, "'%s/%s' is removed: a run has left it that died in a save", folder->path,
+                 name);
 }
 
 static void finish_removal(fsdp_context *context, const fsdp__directory *folder, const char *name)
@@ -182,7 +184,7 @@ static void remove_with(fsdp_context *context, const fsdp__directory *folder, co
     for (int64_t i = 0; i < count; i++) {
         fsdp__step_text(steps[i], suffix, name);
         if (strcmp(suffix, FSDP__SAVING) == 0)
-            remove_staging(folder, name);
+            remove_staging(context, folder, name);
         else
             finish_removal(context, folder, name);
     }

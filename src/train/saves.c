@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/retention.h"
 #include "checkpoint/saver.h"
 #include "checkpoint/superseded.h"
 #include "device/device.h"
@@ -198,6 +199,7 @@ fsdp_status fsdp__saves_begin(fsdp_train_run *run)
         return fsdp_last_status();
     FSDP_TRY(count_bytes(run));
     if (is_first(run)) {
+        fsdp__remove_leftovers(run->context, &saves->folder); /* now: they take room */
         FSDP_TRY(fsdp__extras_read(run, &saves->extras));
         FSDP_TRY(of_folder(check_room(run, saves->bytes)));
         FSDP_TRY(of_folder(set_newer_aside(run)));

@@ -54,6 +54,23 @@ STORY_TEST(it_saves_at_intervals_at_its_end_and_when_it_is_asked)
     CHECK(!story_has(s, ""));
 }
 
+/* A run that was killed in a save leaves a folder that takes room. */
+STORY_TEST(what_a_dead_run_has_left_is_removed_at_the_start)
+{
+    story *s = *state;
+
+    test_set_keys(s->config, "checkpoint.folder=%s checkpoint.interval=100 training.steps=4", s->folder);
+    CHECK_EQ(mkdir(s->folder, 0700), 0);
+    CHECK_EQ(mkdir(test_path(s->folder, "step-9.saving"), 0700), 0);
+    story_set(s, "data.path", "/none"); /* not before the run is known to start */
+    story_run(s, 2);
+    CHECK(s->status != FSDP_OK && story_has(s, "step-9.saving"));
+    story_set(s, "data.path", test_path(s->directory, "data.txt"));
+    story_go(s, 2);
+    CHECK(!story_has(s, "step-9.saving"));
+    CHECK_CONTAINS(s->log, "/step-9.saving' is removed: a run has left it that died in a save");
+}
+
 STORY_TEST(it_keeps_the_newest_and_multiples)
 {
     char text[STORY_STEPS + 1];
