@@ -150,7 +150,8 @@ FIXTURE_TEST(each_limit_that_a_call_meets_is_named)
 {
     fixture *f = *state;
     const char *as_rank_1 = "[ $RANK = 0 ] || export LD_PRELOAD=" TEST_BINARY_DIR "/tests/preload_calls.so\n"
-                            "exec \"$@\"";
+                            "exec \"$@\"",
+               *to = test_path(f->directory, "to");
 
     if (TEST_SANITIZED)
         skip(); /* a sanitizer's library must come before any that is preloaded */
@@ -160,13 +161,14 @@ FIXTURE_TEST(each_limit_that_a_call_meets_is_named)
     CHECK_CALL("memfd_create:fsdp-random-data", "fsdp: cannot make random data" FILES, "compare", "llama-1m", "-n1");
     CHECK_CALL("pthread_create", "fsdp: cannot start a thread for signals" PROCESSES, TRAIN);
     CHECK_CALL("fork", "fsdp: cannot watch over the ranks" PROCESSES, TRAIN, "-n", "2");
-    CHECK_CALL("fork", "fsdp: cannot start a run" PROCESSES, TRAIN, "--sweep=optimizer.lr=1e-3");
+    CHECK_CALL("fork", "fsdp: cannot start a run" PROCESSES, TRAIN, "--sweep=optimizer.lr=1e-3", "--sweep-folder",
+               test_path(f->directory, "sweep"));
     program_run(f->directory, 0, (const char *const[]){PROGRAM, TRAIN, NULL});
     CHECK_CALL("memfd_create:fsdp-prompt", "fsdp: cannot hand the prompt to the ranks" FILES, "generate", f->model,
                "--prompt=The", "-n", "2");
-    CHECK_CALL("posix_fallocate", "bytes for a temporary file in '", "convert", f->model, "to");
-    CHECK_CALL("posix_fallocate", SIZE, "convert", f->model, "to");
-    CHECK_CALL("mmap", "fsdp: cannot map a temporary file in '", "convert", f->model, "to");
+    CHECK_CALL("posix_fallocate", "bytes for a temporary file in '", "convert", f->model, to);
+    CHECK_CALL("posix_fallocate", SIZE, "convert", f->model, to);
+    CHECK_CALL("mmap", "fsdp: cannot map a temporary file in '", "convert", f->model, to);
     setenv("CALLS_REFUSE", "memfd_create:fsdp-config", 1);
     CHECK_CONTAINS(program_run(f->directory, 1,
                                (const char *const[]){PROGRAM, "run", "-n", "2", "--", "/bin/sh", "-c", as_rank_1, "sh",
