@@ -399,7 +399,7 @@ if(FSDP_SANITIZE MATCHES "thread")
     # The threads of a run are those of its step, of its saver and of its digest, whatever it trains, on what rows and
     # by which optimizer, and whatever it tells.
     list(APPEND FSDP_EXCEPT test_train_adapter test_train_adapter_reference test_train_attention_kernels
-         test_train_context_parallel test_train_ddp_buckets test_train_dpo test_train_dpo_validation
+         test_train_context_parallel test_train_ddp_buckets test_train_disk_needs test_train_dpo test_train_dpo_validation
          test_train_early_stop
          test_train_ema test_train_export test_train_float16 test_train_groups test_train_histograms
          test_train_late_sharding test_train_metrics_places test_train_mixture test_train_warnings test_train_optimizers

@@ -2,6 +2,7 @@
 #include "format/free_space.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
@@ -42,21 +43,36 @@ uint64_t fsdp__room_needed(const fsdp__file_list *files, uint64_t block)
     return needed;
 }
 
+/* Finds the bytes that are free where a folder is, and of how many bytes a block is. */
+static fsdp_status examine(const char *folder, double *free, uint64_t *block)
+{
+    struct statvfs system;
+
+    if (statvfs(folder, &system) != 0)
+        return FSDP_FAIL(FSDP_IO, "cannot examine '%s': %s", folder, strerrordesc_np(errno));
+    /* Some network and user-space file systems do not know their size. */
+    *free = system.f_blocks != 0 ? (double)system.f_bavail * (double)system.f_frsize : INFINITY;
+    *block = FSDP__MIN(FSDP__MAX((uint64_t)system.f_frsize, 1), MOST_BLOCK_BYTES);
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__room_free(const char *folder, double *out)
+{
+    return examine(folder, out, &(uint64_t){0});
+}
+
 fsdp_status fsdp__room_check(const char *folder, const fsdp__file_list *files)
 {
-    uint64_t needed, available;
-    struct statvfs system;
+    double needed, available = 0;
+    uint64_t block = 1;
 
     for (int64_t i = 0; i < files->count; i++)
         FSDP_TRY(check_largest(folder, &files->files[i]));
-    if (statvfs(folder, &system) != 0)
-        return FSDP_FAIL(FSDP_IO, "cannot examine '%s': %s", folder, strerrordesc_np(errno));
-    available = (uint64_t)system.f_bavail * system.f_frsize;
-    needed = fsdp__room_needed(files, FSDP__MIN(FSDP__MAX((uint64_t)system.f_frsize, 1), MOST_BLOCK_BYTES));
-    /* Some network and user-space file systems do not know their size. */
-    if (system.f_blocks != 0 && needed > available)
+    FSDP_TRY(examine(folder, &available, &block));
+    needed = (double)fsdp__room_needed(files, block);
+    if (needed > available)
         return FSDP_FAIL(FSDP_IO, "it needs %s, and its file system has %s free: make room, or name another folder",
-                         fsdp__size_text_beside((double)needed, (double)available, FSDP__ROOM(40)),
-                         fsdp__size_text_beside((double)available, (double)needed, FSDP__ROOM(40)));
+                         fsdp__size_text_beside(needed, available, FSDP__ROOM(40)),
+                         fsdp__size_text_beside(available, needed, FSDP__ROOM(40)));
     return FSDP_OK;
 }

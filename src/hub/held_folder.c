@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "format/free_space.h"
 #include "tensor/tensor.h"
 
 static const char *const weights[] = {"model.safetensors", "model.safetensors.index.json", NULL};
@@ -97,6 +98,7 @@ fsdp_status fsdp__hub_hold_check_plan(fsdp_hub_hold *hold, const fsdp__save_plan
     FSDP__SCOPED(fsdp__file_list_release) fsdp__file_list list = {0};
 
     FSDP_TRY(list_planned(hold, plan, has_config, &list));
+    hold->bytes = fsdp__room_needed(&list, 1);
     return fsdp__publication_check(hold->publication, &list);
 }
 

@@ -14,6 +14,7 @@ struct fsdp_hub_hold {
     fsdp_context *context;
     fsdp__publication *publication;
     fsdp__hub_target target;
+    uint64_t bytes;             /* of its files, once they are planned */
     const char *adapter_config; /* its text; NULL until it is known, and for a model's folder */
 };
 

@@ -126,7 +126,7 @@ fsdp_status fsdp__saves_hold(fsdp_train_run *run);
 /* Returns FSDP_STATE while a run keeps its checkpoints in the folder: it would remove those of others by its own
  * rules. */
 fsdp_status fsdp__saves_check_free(const char *folder);
-/* Checks, once model and optimizer exist, whether there is room for a checkpoint. */
+/* Checks, once model and optimizer exist, whether there is room for a checkpoint, and for all that the run writes. */
 fsdp_status fsdp__saves_begin(fsdp_train_run *run);
 /* Saves where it is time, or somebody asks for it; *out_stop tells whether to end the run. A save that fails is a
  * warning. [collective] */
@@ -134,6 +134,12 @@ fsdp_status fsdp__saves_after_step(fsdp_train_run *run, bool *out_stop);
 /* Returns the failure of the newest checkpoint, when it could not be written. */
 fsdp_status fsdp__saves_failure(const fsdp_train_run *run);
 void fsdp__saves_release(fsdp_train_run *run);
+
+/* ---- disk_needs.c ---- */
+
+/* Checks, on rank 0, whether each file system has room for all that the run surely writes to it: checkpoints, the model
+ * and metrics. */
+fsdp_status fsdp__train_check_disk(const fsdp_train_run *run);
 
 /* ---- warnings.c: what stands out is said once, in the log and the metrics (watch/signs.h) ---- */
 

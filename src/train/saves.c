@@ -194,7 +194,7 @@ fsdp_status fsdp__saves_begin(fsdp_train_run *run)
     saves->last = run->resume.path ? run->step : -1;
     saves->finite_step = run->resume.path ? run->resume.finite_step : -1;
     if (!fsdp__train_saves(c))
-        return FSDP_OK;
+        return is_first(run) ? fsdp__train_check_disk(run) : FSDP_OK;
     if (!fsdp_world(run->context))
         return fsdp_last_status();
     FSDP_TRY(count_bytes(run));
@@ -202,6 +202,7 @@ fsdp_status fsdp__saves_begin(fsdp_train_run *run)
         fsdp__remove_leftovers(run->context, &saves->folder); /* now: they take room */
         FSDP_TRY(fsdp__extras_read(run, &saves->extras));
         FSDP_TRY(of_folder(check_room(run, saves->bytes)));
+        FSDP_TRY(fsdp__train_check_disk(run));
         FSDP_TRY(of_folder(set_newer_aside(run)));
     }
     FSDP_TRY(of_folder(

@@ -8,11 +8,13 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #include "base/file.h"
 #include "support/test.h"
 
 static struct stat failing;
+static _Atomic int64_t room = -1;
 static atomic_bool fstat_fails, readdir_fails, devices_differ;
 
 void test_fail_fstat(const char *path)
@@ -30,6 +32,25 @@ void test_fail_readdir(bool fails)
 void test_renumber_devices(bool other)
 {
     devices_differ = other;
+}
+
+void test_limit_room(int64_t bytes)
+{
+    room = bytes;
+}
+
+int statvfs(const char *path, struct statvfs *info)
+{
+    int (*real)(const char *, struct statvfs *);
+
+    *(void **)&real = dlsym(RTLD_NEXT, "statvfs");
+    if (real(path, info) != 0)
+        return -1;
+    if (room >= 0) {
+        info->f_bavail = (fsblkcnt_t)room;
+        info->f_frsize = 1;
+    }
+    return 0;
 }
 
 int stat(const char *path, struct stat *info)

@@ -1,0 +1,103 @@
+/* Whether a disk has room for all that a run writes to it is known at its start, and told with what is written. */
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "support/calls.h"
+#include "train/config.h"
+#include "train/story.h"
+
+enum {
+    PARAMETERS = 7692,
+    MODEL = 4 * PARAMETERS,
+    CHECKPOINT = 3 * MODEL
+};
+
+static int write_everything(void **state)
+{
+    story *s;
+
+    CHECK_EQ(story_setup(state), 0);
+    s = *state;
+    test_set_keys(s->config, "checkpoint.folder=%s checkpoint.interval=2 export.path=%s metrics.jsonl=%s/m.jsonl",
+                  s->folder, s->model, s->directory);
+    return 0;
+}
+
+/* Runs where so much is free, which is too little because of `part`. */
+static void refuses(story *s, int64_t room, const char *part)
+{
+    test_limit_room(room);
+    story_run(s, 2);
+    test_limit_room(-1);
+    CHECK_STATUS(s->status, FSDP_IO);
+    CHECK_CONTAINS(s->message, part);
+    CHECK_EQ(s->last_step, 0);
+}
+
+static void goes(story *s, int64_t room)
+{
+    test_limit_room(room);
+    story_go(s, 2);
+    test_limit_room(-1);
+}
+
+TEST_WITH(all_that_goes_to_one_disk_is_added_up, write_everything, NULL)
+{
+    story *s = *state;
+    int64_t metrics = 400 * STORY_STEPS, beside = 1 << 17; /* texts, which are long beside so small a model */
+
+    refuses(s, CHECKPOINT - 1, "checkpoint.folder: it needs ");
+    refuses(s, MODEL - 1, "export.path: cannot write the model");
+    refuses(s, 2 * CHECKPOINT + MODEL + metrics, "KiB free: ");
+    CHECK_CONTAINS(s->message, "for 2 checkpoints (checkpoint.folder), ");
+    CHECK_CONTAINS(s->message, "for the model (export.path), 2.3KiB for metrics (metrics.jsonl): make room, or name");
+    CHECK(!story_has(s, "step-2"));
+    goes(s, 2 * CHECKPOINT + MODEL + metrics + beside);
+    story_set(s, "export.overwrite", "true");
+    story_set(s, "training.steps", "8"); /* one more, beside those that are there */
+    refuses(s, CHECKPOINT + MODEL, "for 1 checkpoint (checkpoint.folder), ");
+    goes(s, CHECKPOINT + MODEL + metrics + beside);
+    refuses(s, CHECKPOINT - 1, "checkpoint.folder: it needs "); /* all steps are done */
+    goes(s, CHECKPOINT + beside);
+}
+
+/* Gives a new folder on another file system than that of the tests; NULL: there is none. */
+static char *other_disk(const story *s)
+{
+    const char *const places[] = {"/dev/shm", TEST_BINARY_DIR};
+    struct stat own, other;
+
+    CHECK_EQ(stat(s->directory, &own), 0);
+    for (int i = 0; i < 2; i++)
+        if (stat(places[i], &other) == 0 && other.st_dev != own.st_dev && access(places[i], W_OK) == 0)
+            return mkdtemp(test_path(places[i], "disk-needs-XXXXXX"));
+    return NULL;
+}
+
+TEST_WITH(each_disk_has_a_sum_of_its_own, write_everything, NULL)
+{
+    story *s = *state;
+    char *other = other_disk(s);
+
+    if (!other)
+        skip();
+    story_set(s, "export.path", test_path(other, "model"));
+    refuses(s, 2 * CHECKPOINT, "KiB for 2 checkpoints (checkpoint.folder), 2.3KiB for metrics (metrics.jsonl): make");
+    goes(s, 2 * CHECKPOINT + 400 * STORY_STEPS);
+    test_remove_tree(other);
+}
+
+/* Nobody knows how many of so many steps are taken. */
+TEST_WITH(metrics_of_a_run_without_an_end_are_no_reason, write_everything, NULL)
+{
+    story *s = *state;
+
+    story_set(s, "training.steps", "1000000000000");
+    refuses(s, (int64_t)300 << 20, "for metrics (metrics.jsonl): make room");
+    s->end_after = 2;
+    test_limit_room((int64_t)401 << 20);
+    story_run(s, 2);
+    test_limit_room(-1);
+    CHECK_STATUS(s->status, FSDP_INTERRUPTED);
+}
