@@ -122,7 +122,7 @@ TEST_WITH(what_cannot_be_written_is_known_at_the_start, setup, teardown)
     CHECK_ERROR(fsdp__metrics_check(f->config), FSDP_NOT_FOUND, "none/m.jsonl': cannot make directory");
     CHECK_CONTAINS(fsdp_last_error(), "No such file or directory");
     CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", below));
-    CHECK_ERROR(fsdp__metrics_check(f->config), FSDP_IO, "Not a directory");
+    CHECK_ERROR(fsdp__metrics_check(f->config), FSDP_IO, "data.txt' is a file, not a folder");
     CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", f->directory));
     CHECK_ERROR(fsdp__metrics_check(f->config), FSDP_IO, "Is a directory");
     CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", "/dev/null"));

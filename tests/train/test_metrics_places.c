@@ -385,7 +385,7 @@ STORY_TEST(a_folder_that_cannot_be_one_is_refused_at_the_start)
     CHECK_ERROR(fsdp_train_config_check(s->config, 1), FSDP_INVALID,
                 "metrics.tensorboard: '"); /* it is a file of the data */
     story_set(s, "metrics.tensorboard", inside);
-    CHECK_ERROR(fsdp__metrics_check(s->config), FSDP_IO, "Not a directory");
+    CHECK_ERROR(fsdp__metrics_check(s->config), FSDP_IO, "data.txt' is a file, not a folder");
     story_set(s, "metrics.tensorboard", "/proc/none/board");
     story_run(s, 2);
     CHECK(s->status != FSDP_OK);
