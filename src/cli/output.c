@@ -46,7 +46,7 @@ typedef struct place {
 static void release_place(place *p)
 {
     fsdp__directory_close(&p->folder);
-    fsdp__free(p->name);
+    fsdp__free(fsdp__take(&p->name));
 }
 
 /* Follows a link in /proc, such as /dev/stdout, which says where it leads. */
