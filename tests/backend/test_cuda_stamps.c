@@ -26,15 +26,17 @@ TEST(stamps_have_times_in_the_order_of_the_stream)
     fsdp_context *context = test_context();
     fsdp_device *gpu = open_gpu(context);
     fsdp_stream *other = NULL;
-    long before;
+    long before = 0;
 
     CHECK_OK(fsdp_stream_create(gpu, FSDP_STREAM_WORKER, &other));
     fakecuda.fail_call("cudaEventCreateWithFlags", 0, 0, false);
     fakecuda.fail_call("cudaStreamCreateWithPriority", 0, 0, false);
-    stamps_check(fsdp_device_stream(gpu));
-    before = made();
-    CHECK(before > 0);
-    stamps_check(fsdp_device_stream(gpu)); /* with the events of before */
+    /* The second takes the events of the first; one in which the clock is set anew takes two more, once. */
+    for (int i = 0; i < 4 && (i < 2 || made() != before); i++) {
+        before = made();
+        stamps_check(fsdp_device_stream(gpu));
+        CHECK(made() > 0);
+    }
     CHECK_EQ(made(), before);
     stamps_check(other);
     fsdp_stream_free(other);
@@ -76,16 +78,18 @@ TEST(a_stamp_that_cuda_refuses_is_none)
         }
 }
 
-/* Takes a stamp, and checks that the host's clock was so when the device was there. */
+/* Takes a stamp, and checks that the host's clock was so when the device was there. The clock is set meanwhile, so a
+ * stamp is late by no more than all of this takes. */
 static void check_on_time(fsdp_stream *stream)
 {
     fsdp__stamp stamp = {.moment = NULL}, *out = &stamp;
-    int64_t before = fsdp__clock_ns(), ns = 0;
+    int64_t before = fsdp__clock_ns(), ns = 0, after;
 
     CHECK_OK(fsdp__stream_enqueue(stream, stamp_inside, &out, sizeof out));
     CHECK_OK(fsdp_stream_synchronize(stream));
     CHECK_OK(fsdp__stamp_read(&stamp, &ns));
-    CHECK(ns > before - SLACK_NS && ns < fsdp__clock_ns() + SLACK_NS);
+    after = fsdp__clock_ns();
+    CHECK(ns > before - SLACK_NS && ns < after + (after - before) + SLACK_NS);
 }
 
 /* The device's clock runs one percent fast: over the pause that is more than twice the slack. */
