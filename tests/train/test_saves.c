@@ -360,8 +360,7 @@ STORY_TEST(a_checkpoint_that_fails_is_tried_again)
     const char *of_last;
     int fired = 0, failed = 0, last = 0;
 
-    story_set(s, "checkpoint.folder", s->folder);
-    story_set(s, "checkpoint.interval", "2");
+    test_set_keys(s->config, "checkpoint.folder=%s checkpoint.interval=2 training.global_batch_size=2", s->folder);
     s->kind = FSDP__FAULT_WRITE;
     for (int async = 0; async < 2; async++)
         for (s->nth = 1; s->nth < 200; s->nth += test_long() ? 1 : 5) {
