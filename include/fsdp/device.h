@@ -123,7 +123,7 @@ typedef enum fsdp_stream_mode {
 FSDP_API fsdp_stream *fsdp_device_stream(fsdp_device *device);
 
 FSDP_API fsdp_status fsdp_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_stream **out);
-/* Frees a stream after its queued work has finished. NULL is allowed. */
+/* Frees a stream after its queued work has finished; not the device's own, nor NULL: nothing happens then. */
 FSDP_API void fsdp_stream_free(fsdp_stream *stream);
 /* Waits on the host until all work queued so far is done. Returns the first failure of that work and clears it.
  * FSDP_STATE: the caller is itself work of the stream. [blocks] */

@@ -31,7 +31,7 @@ void fsdp_stream_free(fsdp_stream *stream)
     fsdp_device *device = stream ? stream->device : NULL;
     const void *watcher = stream ? stream->watcher : NULL;
 
-    if (!stream)
+    if (!stream || stream == device->stream)
         return;
     device->backend->stream_free(stream);
     FSDP__TELL(STREAM_CLOSED, .context = device->context, .object = watcher);
