@@ -33,6 +33,7 @@ temporary.c  the names of files that are not whole yet, which a handler of signa
 trace_file.c  whether a trace is in its place, which whoever ends the process must know, under a mutex
 registry.c  the backends that were registered while there is one thread
 allocator.c  the address that blocks of zero bytes have
+cpu_thread.c  how many threads OpenMP keeps for a thread, which OpenMP does not tell, and whether forks are watched
 '
 # Sections that can be written at run time; const tables of pointers are in .data.rel.ro.
 globals=$(objdump -t "$build/libfsdp.a" | awk '

@@ -53,7 +53,8 @@ FSDP_API const char *fsdp_memory_kind_name(fsdp_memory_kind kind);
 typedef struct fsdp_device fsdp_device;
 
 /* Return the context's devices, created on first use and owned by the context. NULL (and a last error) if out of
- * memory. */
+ * memory, or if the system does not start as many threads as the context has. A thread that opens the CPU, or computes
+ * on it, from then on takes denormal numbers for zero (on x86). */
 FSDP_API fsdp_device *fsdp_cpu(fsdp_context *context);
 FSDP_API fsdp_device *fsdp_meta(fsdp_context *context);
 /* Returns the GPU of this ordinal (from 0), created on first use and owned by the context. A negative ordinal stands

@@ -59,9 +59,10 @@ typedef struct fsdp__backend {
 
     /* Optional. Called once per device, on the thread that creates it: sets the floating point mode and the number of
      * threads. */
-    void (*prepare_thread)(fsdp_device *device);
-    /* Optional. Called by a thread before each kernel that it runs itself: another device may have set it otherwise. */
-    void (*prepare_kernel)(const fsdp_device *device);
+    fsdp_status (*prepare_thread)(fsdp_device *device);
+    /* Optional. Called by a thread before each kernel that it runs itself: it may not be the one that has created the
+     * device, and another device may have set it otherwise. */
+    fsdp_status (*prepare_kernel)(const fsdp_device *device);
 
     /* Optional. Gets ready for attention by a library's kernels, and fails where there is no such library; may be
      * called again. NULL: there are only the own ones. */

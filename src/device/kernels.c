@@ -24,8 +24,8 @@ fsdp_status fsdp__run_kernel(fsdp_stream *stream, fsdp__kernel kernel, const voi
         return FSDP_OK;
     status = FSDP__ASK(KERNEL_BEGUN, .context = stream->device->context, .stream = stream, .kind = (int)kernel,
                        .name = info->name, .object = args, .ns = fsdp__clock_ns());
-    if (device->backend->prepare_kernel)
-        device->backend->prepare_kernel(device);
+    if (status == FSDP_OK && device->backend->prepare_kernel)
+        status = device->backend->prepare_kernel(device);
     if (status == FSDP_OK)
         status = device->backend->kernels[kernel](stream, args);
     fsdp__context_beat(device->context);

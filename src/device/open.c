@@ -190,7 +190,7 @@ static fsdp_status device_create(fsdp_context *context, const fsdp__backend *bac
     if (!fsdp__stream_is_inline(device->stream))
         fsdp__allocator_runs_behind(device->allocator);
     if (backend->prepare_thread)
-        backend->prepare_thread(device);
+        FSDP_TRY_GOTO(status, backend->prepare_thread(device), out);
     *out = device;
     device = NULL;
 out:

@@ -181,19 +181,18 @@ static fsdp_status check_gpu(const fsdp_train_run *run, const fsdp__device_facts
     return check(&own, "this rank needs", &limit, "take more ranks, each with a GPU");
 }
 
-/* Checks that the threads can be started, since OpenMP ends the process where it cannot start one. */
+/* Checks that the threads that read ahead can be started; those that compute have been (backend/cpu/cpu_thread.c). */
 static fsdp_status check_threads(const fsdp_train_run *run)
 {
-    int threads = fsdp_context_threads(run->context), need = threads - 1 + (int)run->config->data.workers;
-    int most = need > 0 ? fsdp__threads_startable(need) : need;
+    int workers = (int)run->config->data.workers, most = workers > 0 ? fsdp__threads_startable(workers) : workers;
 
-    if (most == need || most >= 256)
+    if (most == workers || most >= 256)
         return FSDP_OK;
     return FSDP_FAIL(
         FSDP_NO_MEMORY,
-        "this rank needs %d threads beside its first, and the system starts %d%s (and 'ulimit -v' how much "
-        "address space): raise the limit, or set training.threads (now %d)",
-        need, most, fsdp__limit_behind(EAGAIN), threads);
+        "this rank reads data ahead with %d threads, and the system starts %d beside those that compute%s: "
+        "raise the limit, or set data.workers or training.threads (now %d)",
+        workers, most, fsdp__limit_behind(EAGAIN), fsdp_context_threads(run->context));
 }
 
 fsdp_status fsdp__train_check_needs(const fsdp_train_run *run)

@@ -6,10 +6,12 @@
 
 /* Sets the floating point mode and the number of compute threads of the calling thread. */
 void fsdp__cpu_prepare_thread(const fsdp_device *device);
-/* Does the same for the thread that creates the device, and for those of its pool. */
-void fsdp__cpu_prepare_creator(fsdp_device *device);
-/* Sets the number again, where the thread has created a device of another context since. */
-void fsdp__cpu_prepare_kernel(const fsdp_device *device);
+/* Does the same for the thread that creates the device, and for those of its pool, which it starts. FSDP_NO_MEMORY:
+ * the system starts fewer; FSDP_STATE: the process was forked, and its pool is its parent's. */
+fsdp_status fsdp__cpu_prepare_creator(fsdp_device *device);
+/* Does all of it for a thread that has not computed yet with so many, such as one that the context was handed to; sets
+ * the number again where the thread has created a device of another context since. */
+fsdp_status fsdp__cpu_prepare_kernel(const fsdp_device *device);
 
 /* Allocate and free segments of ordinary memory, aligned to huge pages. */
 fsdp_status fsdp__cpu_memory_alloc(size_t bytes, void **out);

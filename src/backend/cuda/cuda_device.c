@@ -52,9 +52,9 @@ static fsdp_status cuda_count(int *out)
 
 /* ---- open and close ---- */
 
-static void prepare_thread(fsdp_device *device)
+static fsdp_status prepare_thread(fsdp_device *device)
 {
-    (void)fsdp__cuda_use(device);
+    return fsdp__cuda_use(device);
 }
 
 /* Fills in what the card is, and refuses one for which no kernel was compiled. */
