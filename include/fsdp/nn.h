@@ -11,10 +11,11 @@
  *     }
  *     static const fsdp_module_type mlp_type = { .name = "MLP", .forward = mlp_forward };
  *
- * Parameters live in fields of the module's struct (`fsdp_tensor *weight`), which are registered by address: sharding a
- * module changes what the fields point to, and its forward needs no change.
+ * Parameters live in fields of the module's struct (`fsdp_tensor *weight`), which are registered by address, each once:
+ * sharding a module changes what the fields point to, and its forward needs no change.
  *
- * Modules are reference counted; a parent owns a reference to each child. A model may be built on the meta device
+ * Modules are reference counted; a parent owns a reference to each child, which is of the same context. A call, or a
+ * walk, holds the module until it returns. A model may be built on the meta device
  * (shapes only) and given memory later by fsdp_module_materialize.
  */
 #ifndef FSDP_NN_H

@@ -174,6 +174,7 @@ static fsdp_status invoke(fsdp_module *module, fsdp__forward forward, fsdp_tenso
                           fsdp_tensor **outputs, int output_count)
 {
     call c = {module, forward, NULL, outputs, count, output_count, 0, 0, NULL};
+    FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *held = NULL; /* a hook may drop the caller's reference */
     fsdp__viewpoint outer;
     fsdp__taker before;
     fsdp_status status;
@@ -182,6 +183,7 @@ static fsdp_status invoke(fsdp_module *module, fsdp__forward forward, fsdp_tenso
         if (!inputs || !inputs[i]) /* what should have made it has failed and said why */
             return fsdp_last_status() != FSDP_OK ? fsdp_last_status() : fail_missing(module, i);
     FSDP_TRY(fsdp__viewpoint_begin(module, NULL, &outer));
+    held = fsdp_module_ref(module);
     if (!outer.module && fsdp_grad_enabled(module->context))
         FSDP_TRY_GOTO(status, fsdp__note_forward(module->context), out);
     FSDP_TRY_GOTO(status, fsdp_scope_begin(module->context), out);

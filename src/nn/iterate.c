@@ -13,14 +13,18 @@ static fsdp_status check(const fsdp_module *module, bool visit)
 
 fsdp_status fsdp_module_walk(fsdp_module *module, fsdp_module_visit visit, void *arg)
 {
-    FSDP_TRY(check(module, visit != NULL));
-    return fsdp__module_walk(module, visit, arg);
+    FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *held = fsdp_module_ref(module); /* a visit may drop the caller's */
+
+    FSDP_TRY(check(held, visit != NULL));
+    return fsdp__module_walk(held, visit, arg);
 }
 
 fsdp_status fsdp_module_apply(fsdp_module *module, fsdp_module_visit visit, void *arg)
 {
-    FSDP_TRY(check(module, visit != NULL));
-    return fsdp__module_walk_up(module, visit, arg);
+    FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *held = fsdp_module_ref(module);
+
+    FSDP_TRY(check(held, visit != NULL));
+    return fsdp__module_walk_up(held, visit, arg);
 }
 
 typedef struct collection {

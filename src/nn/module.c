@@ -132,19 +132,40 @@ static bool taken(const struct fsdp__module_parts *parts, const char *name)
     return false;
 }
 
-/* Gives a copy of `name`, which must be new in `module` and without dots. */
-static fsdp_status check_name(const fsdp_module *module, const char *name, char **out)
+/* Checks that `name` is new in `module` and without dots. */
+static fsdp_status check_name(const fsdp_module *module, const char *name)
 {
     if (!name || !*name || strchr(name, '.'))
         return FSDP_FAIL(FSDP_INVALID, "'%s' cannot name a part of %s: it is empty or has a dot", name ? name : "",
                          module->type->name);
     if (taken(module->parts, name))
         return FSDP_FAIL(FSDP_INVALID, "%s has a part called '%s' already", module->type->name, name);
-    *out = fsdp__strdup(name);
-    return *out ? FSDP_OK : FSDP_NO_MEMORY;
+    return FSDP_OK;
+}
+
+/* Returns the name of the tensor that lies in the slot; NULL: none does. */
+static const char *holder_of(const struct fsdp__module_parts *parts, fsdp_tensor *const *slot)
+{
+    for (int64_t i = 0; i < parts->parameter_count; i++)
+        if (parts->parameters[i].slot == slot)
+            return parts->parameters[i].name;
+    for (int64_t i = 0; i < parts->buffer_count; i++)
+        if (parts->buffers[i].slot == slot)
+            return parts->buffers[i].name;
+    return NULL;
 }
 
 static fsdp_status check_slot(const fsdp_module *module, const char *name, fsdp_tensor *const *slot)
+{
+    const char *holder = holder_of(module->parts, slot);
+
+    return holder ? FSDP_FAIL(FSDP_INVALID, "'%s' of %s: its slot holds '%s' already: give each tensor its own field",
+                              name, module->type->name, holder)
+                  : FSDP_OK;
+}
+
+/* Checks a tensor that is to be added, as far as it can be without it. */
+static fsdp_status check_place(const fsdp_module *module, const char *name, fsdp_tensor *const *slot)
 {
     if (!module)
         return FSDP__FAIL_NULL("cannot add a tensor to a module: it is NULL");
@@ -152,15 +173,22 @@ static fsdp_status check_slot(const fsdp_module *module, const char *name, fsdp_
                 : FSDP_FAIL(FSDP_INVALID, "'%s' of %s: there is no slot for it", name ? name : "", module->type->name);
 }
 
+static fsdp_status check_new(const fsdp_module *module, const char *name, fsdp_tensor *const *slot)
+{
+    FSDP_TRY(check_place(module, name, slot));
+    FSDP_TRY(check_name(module, name));
+    return check_slot(module, name, slot);
+}
+
 static fsdp_status append_parameter(fsdp_module *module, const char *name, fsdp_tensor **slot, fsdp_init init,
                                     bool tied)
 {
     struct fsdp__module_parts *parts = module->parts;
-    char *copy = NULL;
+    char *copy;
 
     FSDP_TRY(
         fsdp__grow(&parts->parameters, parts->parameter_count, &parts->parameter_capacity, sizeof *parts->parameters));
-    FSDP_TRY(check_name(module, name, &copy));
+    FSDP__TRY_NEW(copy = fsdp__strdup(name));
     parts->parameters[parts->parameter_count++] =
         (fsdp__parameter_slot){.name = copy, .slot = slot, .init = init, .tied = tied};
     return FSDP_OK;
@@ -218,6 +246,7 @@ fsdp_status fsdp_module_add_parameter(fsdp_module *module, const char *name, fsd
 
     if (init.kind < FSDP_INIT_ZEROS || init.kind > FSDP_INIT_UNIFORM)
         return FSDP_FAIL(FSDP_INVALID, "cannot add a parameter: there is no kind %d of initial values", (int)init.kind);
+    FSDP_TRY(check_new(module, name, slot));
     FSDP_TRY(fsdp_tensor_create(device, dtype, ndim, shape, FSDP_MEMORY_PARAMETER_SHARD, &parameter));
     FSDP_TRY(fsdp_tensor_set_requires_grad(parameter, true));
     FSDP_TRY(
@@ -229,7 +258,7 @@ fsdp_status fsdp_module_add_parameter(fsdp_module *module, const char *name, fsd
 
 fsdp_status fsdp_module_tie_parameter(fsdp_module *module, const char *name, fsdp_tensor **slot, fsdp_tensor *parameter)
 {
-    FSDP_TRY(check_slot(module, name, slot));
+    FSDP_TRY(check_new(module, name, slot));
     if (!parameter)
         return FSDP_FAIL(FSDP_INVALID, "cannot tie '%s' of %s: the parameter is NULL", name, module->type->name);
     FSDP_TRY(append_parameter(module, name, slot, (fsdp_init){.kind = FSDP_INIT_ZEROS}, true));
@@ -246,7 +275,9 @@ fsdp_status fsdp__module_add_filled_buffer(fsdp_module *module, const char *name
 
     if (!buffer)
         return FSDP_FAIL(FSDP_INVALID, "buffer '%s' of %s: the slot is empty", name, module->type->name);
-    FSDP_TRY(check_name(module, name, &copy));
+    FSDP_TRY(check_name(module, name));
+    FSDP_TRY(check_slot(module, name, slot));
+    FSDP__TRY_NEW(copy = fsdp__strdup(name));
     /* On the meta device there is nothing to fill; that follows when the module gets its bytes. */
     if (fill && !fsdp_device_is_meta(buffer->storage->device))
         FSDP_TRY(fill(module, buffer));
@@ -259,7 +290,7 @@ fsdp_status fsdp__module_add_filled_buffer(fsdp_module *module, const char *name
 
 fsdp_status fsdp_module_add_buffer(fsdp_module *module, const char *name, fsdp_tensor **slot, bool persistent)
 {
-    FSDP_TRY(check_slot(module, name, slot));
+    FSDP_TRY(check_place(module, name, slot));
     FSDP_TRY(fsdp__module_add_filled_buffer(module, name, slot, NULL));
     module->parts->buffers[module->parts->buffer_count - 1].persistent = persistent;
     return FSDP_OK;
@@ -292,7 +323,7 @@ fsdp_status fsdp_module_add_child(fsdp_module *module, const char *name, fsdp_mo
 {
     struct fsdp__module_parts *parts = module ? module->parts : NULL;
     FSDP__SCOPED(fsdp_module_unref_at) fsdp_module *owned = child;
-    char *copy = NULL;
+    char *copy;
 
     if (!module)
         return FSDP__FAIL_NULL("cannot add a child: the module is NULL");
@@ -300,8 +331,12 @@ fsdp_status fsdp_module_add_child(fsdp_module *module, const char *name, fsdp_mo
         return FSDP__FAIL_NULL("child '%s' of %s is missing", name, module->type->name);
     FSDP_TRY(fsdp_fail_prefix(fsdp__module_walk(child, refuse_circle, module), "cannot add a %s as child '%s' of a %s",
                               child->type->name, name ? name : "", module->type->name));
+    if (child->context != module->context)
+        return FSDP_FAIL(FSDP_INVALID, "cannot add a %s as child '%s' of a %s: it belongs to another context",
+                         child->type->name, name ? name : "", module->type->name);
     FSDP_TRY(fsdp__grow(&parts->children, parts->child_count, &parts->child_capacity, sizeof *parts->children));
-    FSDP_TRY(check_name(module, name, &copy));
+    FSDP_TRY(check_name(module, name));
+    FSDP__TRY_NEW(copy = fsdp__strdup(name));
     parts->children[parts->child_count++] = (fsdp__child_slot){copy, fsdp__take(&owned)};
     return FSDP_OK;
 }

@@ -245,6 +245,8 @@ static fsdp_status build(multihead_attention *m, fsdp_context *context, fsdp_dev
     float bound = e > 0 ? (float)sqrt(6.0 / (4.0 * (double)e)) : 0.0f;
     const fsdp_init xavier = {FSDP_INIT_UNIFORM, -bound, bound}, zeros = {FSDP_INIT_ZEROS, 0.0f, 0.0f};
 
+    if (e > INT32_MAX)
+        return FSDP_FAIL(FSDP_INVALID, "MultiheadAttention: %lld features are too many", (long long)e);
     if (e < 1 || m->heads < 1 || e % m->heads != 0)
         return FSDP_FAIL(FSDP_INVALID, "MultiheadAttention: %lld features cannot be divided into %lld heads",
                          (long long)e, (long long)m->heads);

@@ -192,6 +192,8 @@ SCOPE_TEST(layers_that_cannot_be_are_refused)
     CHECK_FAILS(fsdp_batch_norm2d_create(context, device, 0, NULL), FSDP_INVALID, "BatchNorm2d: 0 channels");
     CHECK_FAILS(fsdp_multihead_attention_create(context, device, 6, 4, NULL), FSDP_INVALID,
                 "6 features cannot be divided into 4 heads");
+    CHECK_FAILS(fsdp_multihead_attention_create(context, device, INT64_MAX, 1, NULL), FSDP_INVALID,
+                "9223372036854775807 features are too many");
     CHECK_FAILS(fsdp_transformer_encoder_layer_create(context, device, 6, 2,
                                                       OPTIONS(fsdp_transformer_encoder_layer_options, .dropout = 1.0f)),
                 FSDP_INVALID, "dropout 1 is outside [0, 1)");

@@ -2,6 +2,7 @@
 #include "nn/module.h"
 
 #include "autograd/tools.h"
+#include "base/alloc.h"
 
 typedef struct net {
     fsdp_module base;
@@ -182,6 +183,72 @@ TEST(a_walk_visits_each_module_once_under_its_first_name)
     CHECK_OK(fsdp_module_add_child(root, "stop", fsdp_relu_create(context)));
     CHECK_ERROR(fsdp__module_walk(root, write_down, &down), FSDP_INTERRUPTED, "stopped");
     fsdp_module_unref(root);
+    fsdp_context_free(context);
+}
+
+TEST(a_field_holds_one_tensor)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *device = test_device(context);
+    net *n = NULL;
+
+    CHECK_OK(create(context, device, &n));
+    CHECK_ERROR(fsdp_module_add_parameter(&n->base, "more", &n->scale, device, FSDP_F32, FSDP_SHAPE(2), ones),
+                FSDP_INVALID, "'more' of Net: its slot holds 'scale' already: give each tensor its own field");
+    CHECK_ERROR(fsdp_module_tie_parameter(&n->base, "more", &n->table, n->scale), FSDP_INVALID, "holds 'table'");
+    fsdp_tensor_unref(n->table); /* the caller sets the slot of a buffer, and so loses what was in it */
+    CHECK_OK(fsdp_tensor_create(device, FSDP_F32, FSDP_SHAPE(2), FSDP_MEMORY_WORKSPACE, &n->table));
+    CHECK_ERROR(fsdp_module_add_buffer(&n->base, "more", &n->table, true), FSDP_INVALID, "holds 'table'");
+    CHECK_NULL(n->table);
+    CHECK_STATUS(fsdp_module_add_parameter(NULL, "more", &n->table, device, FSDP_F32, FSDP_SHAPE(2), ones),
+                 FSDP_INVALID);
+    CHECK_STATUS(fsdp_module_add_parameter(&n->base, NULL, &n->table, device, FSDP_F32, FSDP_SHAPE(2), ones),
+                 FSDP_INVALID);
+    fsdp_module_unref(&n->base);
+    CHECK_EQ(test_live_bytes(context), 0);
+    fsdp_context_free(context);
+}
+
+TEST(a_child_of_another_context_is_refused)
+{
+    fsdp_context *context = test_context(), *other = test_context();
+    fsdp_module *list = CHECK_PTR(fsdp_module_list_create(context));
+
+    CHECK_ERROR(fsdp_module_list_append(list, fsdp_linear_create(other, test_device(other), 3, 2, NULL)), FSDP_INVALID,
+                "cannot add a Linear as child '0' of a ModuleList: it belongs to another context");
+    fsdp_module_unref(list);
+    CHECK_EQ(test_live_bytes(other), 0);
+    fsdp_context_free(other);
+    fsdp_context_free(context);
+}
+
+static fsdp_status drop(void *arg, fsdp_module *module, const char *name)
+{
+    fsdp_module **held = arg;
+
+    (void)module, (void)name;
+    fsdp_module_unref(fsdp__take(held));
+    return FSDP_OK;
+}
+
+TEST(a_visit_may_drop_the_callers_reference)
+{
+    static fsdp_status (*const walks[])(fsdp_module *, fsdp_module_visit, void *) = {fsdp_module_walk,
+                                                                                     fsdp_module_apply};
+    fsdp_context *context = test_context();
+
+    for (int i = 0; i < 2; i++) {
+        int destroyed = 0;
+        net *n = NULL;
+        fsdp_module *held;
+
+        CHECK_OK(create(context, test_device(context), &n));
+        n->destroyed = &destroyed;
+        held = &n->base;
+        CHECK_OK(walks[i](held, drop, &held));
+        CHECK_EQ(destroyed, 1);
+    }
+    CHECK_EQ(test_live_bytes(context), 0);
     fsdp_context_free(context);
 }
 

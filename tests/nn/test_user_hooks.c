@@ -1,5 +1,6 @@
 /* Hooks of the caller's: their order, what they replace, the gradients they see, how long they live. */
 #include "autograd/tools.h"
+#include "base/alloc.h"
 #include "fsdp/nn.h"
 
 typedef struct spy {
@@ -348,6 +349,28 @@ TEST(removed_ones_run_in_no_backward)
     CHECK_STRING(r.log, "<a>a~a");
     CHECK_NEAR(first_of(fsdp_tensor_grad(r.x)), 3, 0);
     end(&r);
+}
+
+static fsdp_status drop_module(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)
+{
+    (void)module, (void)inputs, (void)count;
+    fsdp_module_unref(fsdp__take((fsdp_module **)arg));
+    return FSDP_OK;
+}
+
+TEST(one_may_drop_the_callers_reference_to_its_module)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *device = test_device(context);
+    fsdp_module *module = CHECK_PTR(fsdp_linear_create(context, device, 3, 2, NULL));
+
+    CHECK_OK(fsdp_module_add_hooks(module, &(fsdp_module_hooks){.arg = &module, .pre_forward = drop_module}, NULL));
+    CHECK_OK(fsdp_scope_begin(context));
+    CHECK_PTR(fsdp_call(module, fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(1, 3))));
+    CHECK_NULL(module);
+    fsdp_scope_end(context, NULL);
+    CHECK_EQ(test_live_bytes(context), 0);
+    fsdp_context_free(context);
 }
 
 TEST(those_added_after_a_call_run_in_the_next_one)
