@@ -37,7 +37,7 @@ struct fsdp_context {
 static fsdp_status resolve_machines(fsdp_context_options *o)
 {
     if (o->machines == 0) {
-        o->machines = (o->world_size + o->local_world_size - 1) / o->local_world_size;
+        o->machines = o->world_size / o->local_world_size + (o->world_size % o->local_world_size != 0);
         o->machine = o->rank / o->local_world_size;
     }
     if (o->machines < 0 || o->machines > o->world_size || o->machine < 0 || o->machine >= o->machines)

@@ -1,4 +1,5 @@
 /* What one rank owns. */
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
@@ -56,6 +57,7 @@ TEST(machines_follow_the_local_ranks_unless_given)
         {{.rank = 4, .world_size = 5, .local_rank = 0, .local_world_size = 2}, 2, 3},
         {{.rank = 5, .world_size = 8, .local_world_size = 1, .machines = 1}, 0, 1},
         {{.rank = 0, .world_size = 4, .local_world_size = 2, .machine = 1, .machines = 2}, 1, 2},
+        {{.rank = 0, .world_size = INT_MAX}, 0, 1},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
