@@ -117,8 +117,8 @@ FSDP_API fsdp_status fsdp_mesh_flatten(fsdp_mesh *mesh, int count, const char *c
 FSDP_API fsdp_status fsdp_mesh_unflatten(fsdp_mesh *mesh, const char *dim, int count, const int64_t *sizes,
                                          const char *const *names, fsdp_mesh **out);
 
-/* Applies the chunk rule. Returns the length and stores the start (n for an empty part, and where there are no ranks);
- * `start` may be NULL. */
+/* Applies the chunk rule. Returns the length and stores the start (n for an empty part, and where there are no ranks or
+ * `rank` is negative); `start` may be NULL. */
 FSDP_API int64_t fsdp_shard_range(int64_t n, int64_t world_size, int64_t rank, int64_t *start);
 
 /* Makes `local` a distributed tensor, after checking that its shape is what the rule gives this rank. Holds the mesh.

@@ -10,7 +10,7 @@ int64_t fsdp_shard_range(int64_t n, int64_t world_size, int64_t rank, int64_t *s
     int64_t first, end, chunk, unused;
 
     start = start ? start : &unused;
-    if (world_size < 1) {
+    if (world_size < 1 || n < 1 || rank < 0) {
         *start = n;
         return 0;
     }

@@ -38,6 +38,8 @@ TEST(trailing_ranks_may_hold_little_or_nothing)
     CHECK_EQ(fsdp_shard_range(INT64_MAX, 3, 2, &start), INT64_MAX - 2 * (INT64_MAX / 3 + 1));
     CHECK_EQ(start, 2 * (INT64_MAX / 3 + 1));
     CHECK_EQ(fsdp_shard_range(3, INT64_MAX, INT64_MAX - 1, &start), 0);
+    CHECK_EQ(fsdp_shard_range(INT64_MIN, 3, 2, &start), 0);
+    CHECK_EQ(fsdp_shard_range(3, 2, INT64_MIN, &start), 0);
     CHECK_EQ(fsdp_shard_range(3, 0, 0, &start), 0);
     CHECK_EQ(start, 3);
     CHECK_EQ(start, 3);
