@@ -258,8 +258,12 @@ fsdp_status fsdp__data_files_list(const char *const *paths, int64_t count, int f
     FSDP__SCOPED(fsdp__data_files_release) fsdp__data_files files = {0};
 
     *out = files;
-    for (int64_t i = 0; i < count; i++)
+    for (int64_t i = 0; i < count; i++) {
+        if (!paths[i])
+            return FSDP_FAIL(FSDP_INVALID, "cannot open data: path %lld of %lld is NULL", (long long)i + 1,
+                             (long long)count);
         FSDP_TRY(take_path(&files, paths[i], format));
+    }
     *out = files;
     files = (fsdp__data_files){0};
     return FSDP_OK;

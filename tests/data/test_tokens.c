@@ -379,6 +379,8 @@ TEST(bad_files_are_named)
     check_open_fails(version, FSDP_TOKENS_UINT16, FSDP_FORMAT, "header version 3 at offset 4");
     check_open_fails(negative, FSDP_TOKENS_AUTO, FSDP_FORMAT, "token count -5 at offset 8");
     CHECK_STATUS(fsdp_tokens_open(NULL, 0, FSDP_TOKENS_AUTO, &tokens), FSDP_INVALID);
+    CHECK_ERROR(fsdp_tokens_open((const char *[]){huge, NULL}, 2, FSDP_TOKENS_AUTO, &tokens), FSDP_INVALID,
+                "path 2 of 2 is NULL");
     CHECK_STATUS(fsdp_tokens_open((const char *const *)&odd, 1, (fsdp_token_format)9, &tokens), FSDP_INVALID);
     CHECK_OK(fsdp_tokens_open((const char *const *)&huge, 1, FSDP_TOKENS_AUTO, &tokens));
     CHECK_ERROR(fsdp_tokens_read(tokens, 0, 3, read), FSDP_FORMAT, "token 3000000000 at position 1");
