@@ -208,12 +208,23 @@ static fsdp_status packed_backward(fsdp__node *node, fsdp_tensor *const *grads)
     return fsdp__node_give(node, 0, dqkv);
 }
 
+/* Returns the number of all heads in the input, whose last dimension they share; 0: it does not hold them. */
+static int64_t packed_heads(const fsdp_tensor *qkv, int64_t head_count, int64_t kv_heads)
+{
+    int64_t all;
+
+    if (qkv->ndim != 3 || head_count < 1 || head_count > INT32_MAX || kv_heads < 1 || head_count % kv_heads != 0)
+        return 0;
+    all = head_count + 2 * kv_heads;
+    return qkv->shape[2] % all == 0 ? all : 0;
+}
+
 static const fsdp__op packed_op = {.name = "attention_packed", .backward = packed_backward};
 
 fsdp_tensor *fsdp_attention_packed(fsdp_tensor *qkv, int64_t head_count, int64_t kv_heads,
                                    const fsdp_attention_options *options)
 {
-    int64_t all = head_count + 2 * kv_heads, shape[3];
+    int64_t all, shape[3];
     fsdp_tensor *saved[4], *from, *out, *lse = NULL;
     attention_state state = {{0}};
     fsdp__attention_forward_args *args = &state.args;
@@ -222,7 +233,8 @@ fsdp_tensor *fsdp_attention_packed(fsdp_tensor *qkv, int64_t head_count, int64_t
 
     if (!qkv || !fsdp__op_inputs("attention_packed", &qkv, 1) || !fsdp__op_same_dtype("attention_packed", &qkv, 1))
         return NULL;
-    if (qkv->ndim != 3 || head_count < 1 || kv_heads < 1 || head_count % kv_heads != 0 || qkv->shape[2] % all != 0) {
+    all = packed_heads(qkv, head_count, kv_heads);
+    if (all == 0) {
         FSDP_FAIL(FSDP_INVALID,
                   "attention_packed: input %s does not hold %lld query heads and 2 x %lld of key and value",
                   fsdp__shape_text(qkv->ndim, qkv->shape, text), (long long)head_count, (long long)kv_heads);

@@ -71,7 +71,7 @@ fsdp_tensor *fsdp_permute(fsdp_tensor *x, int ndim, const int *dims)
     bool seen[FSDP_MAX_DIMS] = {false}, fits;
     char text[FSDP__SHAPE_TEXT];
 
-    if (!x)
+    if (!x || !fsdp__op_has_list("permute", ndim, dims))
         return NULL;
     fits = ndim == x->ndim;
     for (int d = 0; fits && d < ndim; d++) {
@@ -192,7 +192,7 @@ fsdp_tensor *fsdp_expand(fsdp_tensor *x, int ndim, const int64_t *shape)
     if (!x || !fsdp__op_inputs("expand", &x, 1))
         return NULL;
     fits = ndim >= x->ndim && ndim <= FSDP_MAX_DIMS;
-    added = ndim - x->ndim;
+    added = fits ? ndim - x->ndim : 0;
     for (int d = 0; fits && d < ndim; d++) {
         bool own = d >= added;
         int64_t size = own ? x->shape[d - added] : 1;

@@ -146,6 +146,14 @@ SCOPE_TEST(no_queries_have_no_gradients)
     }
 }
 
+SCOPE_TEST(packed_heads_are_counted_without_overflow)
+{
+    fsdp_tensor *qkv = fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(1, 2, 24));
+
+    CHECK_INVALID(fsdp_attention_packed(qkv, INT64_MAX, 1, NULL), "does not hold 9223372036854775807 query heads");
+    CHECK_INVALID(fsdp_attention_packed(qkv, 1, INT64_MAX, NULL), "and 2 x 9223372036854775807 of key and value");
+}
+
 SCOPE_TEST(one_query_after_a_cache_sees_its_window_only)
 {
     for (int64_t window = 1; window < 40; window += 9) {

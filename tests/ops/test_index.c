@@ -2,6 +2,7 @@
  * (tests/numbers/index.py) and difference quotients, in every dtype; what is refused. Links: data */
 #include "fsdp/ops.h"
 
+#include <limits.h>
 #include <math.h>
 
 #include "autograd/tools.h"
@@ -453,6 +454,8 @@ TEST(what_does_not_fit_is_named)
     CHECK_INVALID(fsdp_matmul(ZEROS(2, 3, 4), ZEROS(3, 4, 5)), "matmul: left (2, 3, 4) does not fit right (3, 4, 5)");
     CHECK_INVALID(fsdp_matmul(x, ZEROS(2)), "matmul: left (2, 3) does not fit right (2,)");
     CHECK_INVALID(fsdp_permute(x, 2, (const int[]){0, 0}), "permute: the 2 dimensions are not those of (2, 3)");
+    CHECK_INVALID(fsdp_permute(x, 2, NULL), "permute: the list of 2 is NULL");
+    CHECK_INVALID(fsdp_expand(x, INT_MIN, &(int64_t){2}), "expand: (2, 3) cannot be repeated");
     CHECK_INVALID(fsdp_unsqueeze(x, 3), "unsqueeze: input (2, 3) has no dimension 3");
     CHECK_INVALID(fsdp_unsqueeze(ZEROS(1, 1, 1, 1, 1, 1), 0), "0 to 6 are possible");
     CHECK_INVALID(fsdp_squeeze(x, -3), "squeeze: input (2, 3) has no dimension -3");
