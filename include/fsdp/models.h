@@ -108,7 +108,9 @@ FSDP_API fsdp_status fsdp_model_preset(const char *name, fsdp_model_config *out)
 FSDP_API const char *const *fsdp_model_preset_names(void); /* NULL-terminated */
 /* Checks sizes against each other (dim % heads, heads % kv heads, even head_dim, ...). The error names the field. */
 FSDP_API fsdp_status fsdp_model_config_check(const fsdp_model_config *config);
-FSDP_API int64_t fsdp_model_config_parameters(const fsdp_model_config *config); /* number of elements, tied ones once */
+/* Returns the number of elements, tied ones once. This and the two below are 0, with a last error, if a size is out of
+ * range. */
+FSDP_API int64_t fsdp_model_config_parameters(const fsdp_model_config *config);
 /* Returns the FLOPs of forward and backward for one token in sequences of seq_len: 6 x (elements of weight matrices
  * that take part in products, the head once) + 12 x layers x heads x head_dim x keys for attention, where a token sees
  * seq_len / 2 keys, and fewer in local layers. */

@@ -300,7 +300,7 @@ int64_t fsdp_model_config_parameters(const fsdp_model_config *config)
 {
     int64_t table, outside;
 
-    if (!config)
+    if (!config || check_sizes(config) != FSDP_OK)
         return 0;
     table = config->vocab_size * config->dim;
     outside = table * (config->tie_word_embeddings ? 1 : 2);
@@ -323,7 +323,7 @@ double fsdp_model_config_flops_per_token(const fsdp_model_config *config, int64_
 {
     double matrices, attention;
 
-    if (!config)
+    if (!config || check_sizes(config) != FSDP_OK)
         return 0;
     matrices = (double)(config->n_layers * block_matrices(config) + config->vocab_size * config->dim);
     attention = (double)(config->n_heads * config->head_dim) * keys_per_token(config, seq_len);
@@ -350,7 +350,7 @@ double fsdp_model_config_mfu_flops_per_token(const fsdp_model_config *config, in
 {
     double attention;
 
-    if (!config)
+    if (!config || check_sizes(config) != FSDP_OK)
         return 0;
     attention = (double)(config->n_layers * config->n_heads * config->head_dim) * (double)seq_len;
     return 6 * (double)fsdp__mfu_parameters(config) + 12 * attention;

@@ -135,6 +135,17 @@ TEST(flops_are_six_per_weight_and_those_of_attention)
     CHECK_NEAR(fsdp_model_config_flops_per_token(&config, 0), 6 * matrices, 1);
 }
 
+TEST(sizes_that_no_model_has_are_not_counted)
+{
+    fsdp_model_config config = preset("gpt2-124m");
+
+    config.n_layers = INT64_MAX; /* no loop over them, and no product that overflows */
+    CHECK_EQ(fsdp_model_config_parameters(&config), 0);
+    CHECK_CONTAINS(fsdp_last_error(), "n_layers");
+    CHECK_NEAR(fsdp_model_config_flops_per_token(&config, 8), 0, 0);
+    CHECK_NEAR(fsdp_model_config_mfu_flops_per_token(&config, 8), 0, 0);
+}
+
 /* By hand, from the shapes of Llama 3 8B (8.03e9 parameters, 525,336,576 in the table) and GPT-2 (tied). */
 TEST(flops_of_mfu_leave_out_tables_that_are_only_looked_up)
 {
