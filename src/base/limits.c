@@ -83,6 +83,11 @@ uint64_t fsdp__file_size_limit(void)
     return resource_limit(RLIMIT_FSIZE);
 }
 
+uint64_t fsdp__stack_limit(void)
+{
+    return resource_limit(RLIMIT_STACK);
+}
+
 fsdp__memory_limit fsdp__memory_limit_of_one(void)
 {
     fsdp__memory_limit space = {fsdp__address_space_left(), "what 'ulimit -v' leaves a process"};

@@ -11,6 +11,8 @@
 uint64_t fsdp__address_space_left(void);
 /* Returns the largest size of a file (ulimit -f), or FSDP__NO_LIMIT. */
 uint64_t fsdp__file_size_limit(void);
+/* Returns the largest size of a stack (ulimit -s), or FSDP__NO_LIMIT. */
+uint64_t fsdp__stack_limit(void);
 
 /* The smallest of the limits that no other program's end will raise. */
 typedef struct fsdp__memory_limit {

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "base/alloc.h"
+#include "base/limits.h"
 #include "cli/cli.h"
 #include "cli/own_process.h"
 #include "config/nearest.h"
@@ -138,11 +139,23 @@ static fsdp_status check_umask(void)
         (unsigned)mask);
 }
 
+/* Checks that calls find room, since a stack that ends is a signal that names nothing. */
+static fsdp_status check_stack(void)
+{
+    const uint64_t least = (uint64_t)256 << 10, limit = fsdp__stack_limit();
+
+    return limit >= least ? FSDP_OK
+                          : FSDP_FAIL(FSDP_NO_MEMORY,
+                                      "'ulimit -s' leaves a stack of %llu KiB, and fsdp needs %llu: raise the limit",
+                                      (unsigned long long)limit >> 10, (unsigned long long)least >> 10);
+}
+
 /* Prepares the process before anything is read or printed. */
 static fsdp_status prepare(int argc, char **argv)
 {
     unsigned taken;
 
+    FSDP_TRY(check_stack());
     hold_back_wishes(argc > 1 ? argv[1] : "");
     FSDP_TRY(fsdp__take_standard_descriptors(&taken));
     fsdp__leave_process_one();

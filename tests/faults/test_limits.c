@@ -85,6 +85,19 @@ FIXTURE_TEST(no_signal_needs_room_in_the_queue)
     }
 }
 
+FIXTURE_TEST(a_stack_is_enough_or_the_message_says_so)
+{
+    fixture *f = *state;
+    program p;
+
+    if (TEST_SANITIZED)
+        skip(); /* its frames are larger */
+    p = LIMITED("ulimit -s 64", TRAIN);
+    check_refused(&p, "'ulimit -s' leaves a stack of 64 KiB, and fsdp needs 256: raise the limit");
+    p = LIMITED("ulimit -s 256", TRAIN);
+    check_ran(&p);
+}
+
 FIXTURE_TEST(a_files_size_is_enough_or_the_message_says_so)
 {
     fixture *f = *state;
