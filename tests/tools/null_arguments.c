@@ -1,5 +1,6 @@
 /* Calls every public function with NULL for each of its pointers in turn, and for all of them, each time in a process
- * of its own, and says which of them end it. calls.inc is what null_arguments.py writes. */
+ * of its own, and says which of them end it. Each is called with two numbers, so that a check of one does not hide what
+ * follows it. calls.inc is what null_arguments.py writes. */
 #include <fsdp/fsdp.h>
 
 #include <signal.h>
@@ -11,6 +12,7 @@
 
 enum {
     PATIENCE_S = 60, /* a call may wait for nothing */
+    MOST = 2,
     PAGE = 4096
 };
 
@@ -22,6 +24,7 @@ struct call {
 };
 
 static char zeros[1 << 16];
+static int number; /* what each number is, and one more than each value of an enum */
 
 /* What arguments of these types are. Of any other type they are zeros, or NULL if nobody sees what is in it. */
 static struct object {
@@ -226,7 +229,8 @@ static int attack(const struct call *call)
         int ended = i < 0 || call->pointers >> i & 1 ? signal_of(call, nulls) : 0;
 
         if (ended)
-            printf("%s: signal %d with NULL for %s%.0d\n", call->name, ended, i < 0 ? "all" : "argument ", i + 1);
+            printf("%s: signal %d with NULL for %s%.0d, numbers %d\n", call->name, ended, i < 0 ? "all" : "argument ",
+                   i + 1, number);
         crashes += ended != 0;
     }
     return crashes;
@@ -245,9 +249,10 @@ int main(int argc, char **argv)
     fflush(NULL);
     if (!freopen("/dev/null", "w", stderr))
         return 2;
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
-        if (argc < 3 || strcmp(argv[2], calls[i].name) == 0)
-            crashes += attack(&calls[i]);
+    for (number = 1; number <= MOST; number++)
+        for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+            if (argc < 3 || strcmp(argv[2], calls[i].name) == 0)
+                crashes += attack(&calls[i]);
     printf("%zu functions, %d crashes\n", sizeof calls / sizeof *calls, crashes);
     return crashes > 0;
 }
