@@ -43,7 +43,7 @@ FSDP_API fsdp_status fsdp_backward(fsdp_tensor *loss);
 FSDP_API fsdp_status fsdp_backward_from(fsdp_tensor *const *roots, fsdp_tensor *const *gradients, int count,
                                         bool keep_graph);
 
-/* Turn recording off between the two calls. They nest. */
+/* Turn recording off between the two calls. They nest. An end without a begin does nothing. */
 FSDP_API void fsdp_no_grad_begin(fsdp_context *context);
 FSDP_API void fsdp_no_grad_end(fsdp_context *context);
 /* Turn recording on again between the two calls, also inside no_grad. They nest with each other and with no_grad in any

@@ -93,7 +93,8 @@ FSDP_API int fsdp_process_group_global_rank(const fsdp_process_group *group, int
 FSDP_API fsdp_context *fsdp_process_group_context(const fsdp_process_group *group);
 
 /* Ends all collectives of every rank, now and later, for the reason `why`. A rank that fails before it joins a
- * collective must call it; otherwise its peers wait until their timeout. It may be called any number of times. */
+ * collective must call it; otherwise its peers wait until their timeout. It may be called any number of times.
+ * [thread-safe] */
 FSDP_API void fsdp_abort(fsdp_context *context, const char *why);
 
 /* Sets how long this rank's calls wait for a rank that is stuck; 300 by default, 0: for ever. The time is rounded up to

@@ -10,6 +10,10 @@
  * refuses it: with FSDP_INVALID, or, where the NULL comes from a call that failed, with the error of that call. A call
  * without a status then does nothing and returns zeros: false, a count of 0, NULL; what numbers a rank, a step, a
  * dimension or a token is -1. Its outputs are zeros, too; where it has two outputs, either may be NULL.
+ *
+ * As with free(), no call finds out that an object was freed before, or that another object still uses the one that it
+ * frees: to use it again, or to free it twice, is undefined. What is borrowed must outlive what borrows it. A call that
+ * is named x_release leaves zeros in the caller's struct, and may be repeated.
  */
 #ifndef FSDP_STATUS_H
 #define FSDP_STATUS_H

@@ -30,7 +30,8 @@ typedef struct fsdp_tensor fsdp_tensor;
 /* Opens a scope, which owns the tensors returned from now on. Scopes nest. One per training step is usual; calling a
  * module opens another for the call. Outside any scope, tensors belong to the context and are freed with it. */
 FSDP_API fsdp_status fsdp_scope_begin(fsdp_context *context);
-/* Closes the innermost scope and drops its tensors, except `keep` (may be NULL), which moves to the enclosing scope. */
+/* Closes the innermost scope and drops its tensors, except `keep` (may be NULL), which moves to the enclosing scope. If
+ * no scope is open, nothing happens, and the log says so. */
 FSDP_API void fsdp_scope_end(fsdp_context *context, fsdp_tensor *keep);
 /* Does the same with several tensors to keep. `keep` may contain NULLs and duplicates. */
 FSDP_API void fsdp_scope_end_many(fsdp_context *context, fsdp_tensor *const *keep, int count);
