@@ -515,3 +515,13 @@ TEST(a_thread_that_has_no_room_is_an_error_that_names_the_limit)
         fsdp_stream_free(streams[i]);
     fsdp_context_free(context);
 }
+
+TEST(the_devices_own_stream_cannot_be_freed)
+{
+    fsdp_context *context = test_context();
+    fsdp_device *device = test_device(context);
+
+    fsdp_stream_free(fsdp_device_stream(device));
+    CHECK_OK(fsdp_stream_synchronize(fsdp_device_stream(device)));
+    fsdp_context_free(context);
+}

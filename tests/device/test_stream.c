@@ -182,16 +182,6 @@ TEST(a_wait_refers_to_the_record_before_it)
     gate_deinit(&g);
 }
 
-TEST(the_devices_own_stream_cannot_be_freed)
-{
-    fsdp_context *context = test_context();
-    fsdp_device *device = test_device(context);
-
-    fsdp_stream_free(fsdp_device_stream(device));
-    CHECK_OK(fsdp_stream_synchronize(fsdp_device_stream(device)));
-    fsdp_context_free(context);
-}
-
 TEST(an_event_outlives_its_stream)
 {
     fsdp_context *context = test_context();
