@@ -77,6 +77,8 @@ static inline bool fsdp__block_is_free(const fsdp__block *block)
 
 /* Cuts `block`, which has been taken out of the free ones, to `bytes`; the rest is free. */
 void fsdp__block_split(fsdp__allocator *a, fsdp__block *block, size_t bytes);
+/* Cuts `block` to `bytes`, and returns a block of the rest, of which nobody knows yet; NULL: there is none. */
+fsdp__block *fsdp__block_divide(fsdp__allocator *a, fsdp__block *block, size_t bytes);
 /* Takes a free block from the others, and cuts off what lies before `offset`; returns the rest. */
 fsdp__block *fsdp__block_split_at(fsdp__allocator *a, fsdp__block *block, size_t offset);
 /* Makes a block that is none of them a free one, with its free neighbours. */
@@ -89,6 +91,10 @@ fsdp__block *fsdp__block_leave(fsdp__allocator *a, fsdp__block *block, size_t fr
 
 /* Returns the newest segment of a pool; NULL: it has none. */
 fsdp__memory_segment *fsdp__segments_newest(const fsdp__allocator *a, fsdp__pool pool);
+/* Adds a segment as one free block. fsdp__blocks_reserve must have been called. */
+fsdp_status fsdp__segment_add(fsdp__allocator *a, fsdp__pool to, size_t request);
+/* Returns unused memory to the backend; returns whether there was any, and room for a request was made again. */
+bool fsdp__segments_return_unused(fsdp__allocator *a);
 /* Returns what is leaving, where it is known that no work uses it. */
 void fsdp__segments_let_go(fsdp__allocator *a);
 /* Makes a free block of the pool that fits the request. fsdp__blocks_reserve must have been called. */
