@@ -95,7 +95,7 @@ static fsdp_status find_room(fsdp__allocator *a, fsdp__pool from, size_t bytes, 
     if (!*out) {
         if (from == FSDP__POOL_KEPT && fsdp__step_places_may_return(&a->places))
             FSDP_TRY(fsdp__segments_return_all(a));
-        FSDP_TRY(fsdp__segments_make_room(a, from, bytes)); /* so the second search cannot fail */
+        FSDP_TRY(fsdp__segments_make_room(a, &from, bytes)); /* so the second search cannot fail */
         *out = fsdp__blocks_best_fit(&a->blocks, from, bytes);
     }
     fsdp__blocks_free_remove(&a->blocks, *out);
@@ -133,7 +133,7 @@ static fsdp_status take_locked(fsdp__allocator *a, size_t request, fsdp_memory_k
 
     fsdp__segments_go_on(a);
     /* Reserve before anything changes: from here on only the memory itself can be missing. */
-    FSDP_TRY(fsdp__blocks_reserve(&a->blocks));
+    FSDP_TRY(fsdp__segments_reserve(a));
     FSDP_TRY(fsdp__step_places_reserve(&a->places));
     expected = noted ? fsdp__step_places_find(&a->places, taker, kind) : NULL;
     if (expected && fsdp__step_places_lies_apart(&a->places, expected))

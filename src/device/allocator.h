@@ -2,14 +2,17 @@
  *
  * Blocks are reused, and not given back while the device lives, except when the backend has nothing left: then segments
  * without a live block are returned, and of those that grow their holes, before the request is tried once more. Where
- * segments grow, the same happens before a first step makes what outlives it, and to what places leave unused.
+ * segments grow, the same happens before a first step makes what outlives it, to what places leave unused, and before
+ * far more is mapped than has ever lived at once. What lies free for requests of another kind, and cannot go back
+ * alone, serves a request that would fail otherwise.
  *
  * [Note: what is leaving]
  * A device may still use what was given back, and the host does not wait for that in a step. What is to be returned is
  * out of use at once, and is returned in a later request, when the device is known to have got far enough. A request
- * that finds no other memory takes it back before that. The host waits only where a request would fail otherwise, and
- * holds no lock meanwhile. So how far a device is decides where such a request lies; without a device that runs behind,
- * the same sequence of calls always makes the same decisions, wherever the segments happen to lie.
+ * that finds no free block takes it back before that, where the least is to be mapped for it. The host waits only where
+ * a request would fail otherwise, and holds no lock meanwhile. So how far a device is decides where such a request
+ * lies; without a device that runs behind, the same sequence of calls always makes the same decisions, wherever the
+ * segments happen to lie.
  *
  * All functions are thread-safe. */
 #ifndef DEVICE_ALLOCATOR_H

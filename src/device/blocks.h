@@ -13,7 +13,8 @@
 typedef enum fsdp__pool {
     FSDP__POOL_SMALL,
     FSDP__POOL_LARGE,
-    FSDP__POOL_KEPT /* large blocks that outlive steps, where segments grow */
+    FSDP__POOL_KEPT, /* large blocks that outlive steps, where segments grow */
+    FSDP__POOLS
 } fsdp__pool;
 
 typedef struct fsdp__memory_segment fsdp__memory_segment;

@@ -86,33 +86,54 @@ static fsdp_status lengthen(fsdp__allocator *a, segment *s, size_t more)
     return FSDP_OK;
 }
 
-/* Makes the newest segment of a pool longer, so that its last block, but for what is leaving, is free and has room for
- * the request. `reserve` must have been called. FSDP_NOT_FOUND, without a message, where none can. */
-static fsdp_status segment_grow(fsdp__allocator *a, fsdp__pool in, size_t request)
-{
-    segment *s = a->source.grow ? fsdp__segments_newest(a, in) : NULL;
-    block *leaving = s && s->last->leaving ? s->last : NULL;
-    const block *end = leaving ? leaving->before : s ? s->last : NULL;
-    size_t lacks = whole_steps(request - (end && fsdp__block_is_free(end) ? end->bytes : 0));
-    size_t back = leaving ? FSDP__MIN(lacks, leaving->bytes) : 0;
+/* ---- where the least is to be mapped ---- */
 
-    if (!s)
-        return FSDP_NOT_FOUND;
-    if (back > 0)
-        FSDP_TRY(fill(a, leaving, leaving->offset, leaving->offset + back));
-    return back < lacks ? lengthen(a, s, lacks - back) : FSDP_OK;
+/* Describes a part of a segment in which nothing lives. It may reach beyond the segment's end. */
+typedef struct gap {
+    segment *segment; /* NULL: there is none */
+    size_t from, end;
+    size_t lacks; /* bytes that are to be mapped there */
+} gap;
+
+/* Compares with the best gap so far the one from a block on, or from the segment's end on (NULL), if it is one. */
+static void try_gap(segment *s, const block *b, size_t request, bool grows, gap *best)
+{
+    gap g = {.segment = s, .from = b ? b->offset : s->bytes};
+
+    g.end = g.from + request;
+    g.lacks = g.end - FSDP__MIN(g.end, s->bytes);
+    for (; b && b->offset < g.end && !b->live; b = b->after)
+        if (b->gone && !b->leaving)
+            g.lacks += FSDP__MIN(b->bytes, g.end - b->offset);
+    if ((!b || b->offset >= g.end) && (grows || g.end <= s->bytes) && (!best->segment || g.lacks < best->lacks))
+        *best = g;
 }
 
-/* Returns the smallest block of a pool that is leaving and has room for a request; NULL: none has. */
-static block *leaving_fit(const fsdp__allocator *a, fsdp__pool in, size_t request)
+/* Finds the gap of a pool where the least is to be mapped for a request. The newest segment can become longer. */
+static gap find_gap(const fsdp__allocator *a, fsdp__pool in, size_t request)
 {
-    block *best = NULL;
+    const segment *newest = fsdp__segments_newest(a, in);
+    gap best = {.segment = NULL};
 
-    for (const segment *s = a->leaving > 0 ? a->segments : NULL; s; s = s->next)
-        for (block *b = s->pool == in ? s->first : NULL; b; b = b->after)
-            if (b->leaving && b->bytes >= request && (!best || b->bytes < best->bytes))
-                best = b;
+    for (segment *s = a->source.grow ? a->segments : NULL; s; s = s->next)
+        for (const block *b = s->pool == in ? s->first : NULL; b; b = b->after)
+            try_gap(s, b->live ? b->after : b, request, s == newest, &best);
     return best;
+}
+
+/* Makes one free block of a gap. `reserve` must have been called. FSDP_NOT_FOUND, without a message, where the
+ * segment's addresses end before. */
+static fsdp_status fill_gap(fsdp__allocator *a, const gap *g)
+{
+    for (block *b = g->segment->first; b && b->offset < g->end;) {
+        size_t from = FSDP__MAX(b->offset, g->from), end = FSDP__MIN(b->offset + b->bytes, g->end);
+        bool fills = b->gone && from < end;
+
+        if (fills)
+            FSDP_TRY(fill(a, b, from, end));
+        b = fills ? g->segment->first : b->after; /* it has become one with its neighbours */
+    }
+    return g->end > g->segment->bytes ? lengthen(a, g->segment, whole_steps(g->end - g->segment->bytes)) : FSDP_OK;
 }
 
 /* Returns whether far more would be mapped with so many bytes, for a request, than has ever lived at once. */
@@ -123,33 +144,56 @@ static bool is_far_above(const fsdp__allocator *a, size_t lacking, size_t reques
     return a->stats.reserved_bytes + lacking > most + most / FAR + LARGE_SEGMENT;
 }
 
-/* Takes back all that is leaving of a pool. It is free then, with what is free beside it. */
-static void take_back(fsdp__allocator *a, fsdp__pool in)
+/* Returns whether far more would be mapped for a request of a pool than has ever lived at once. */
+static bool maps_far(const fsdp__allocator *a, fsdp__pool in, size_t request)
 {
-    for (segment *s = a->segments; s; s = s->next)
-        for (block *b = s->pool == in ? s->first : NULL; b; b = b->after)
-            if (b->leaving && fill(a, b, b->offset, b->offset + b->bytes) == FSDP_OK)
-                b = s->first; /* it may have become one with others */
+    gap g = find_gap(a, in, request);
+
+    return is_far_above(a, g.segment ? g.lacks : request, request);
 }
 
-fsdp_status fsdp__segments_make_room(fsdp__allocator *a, fsdp__pool in, size_t request)
+/* Makes a free block of the pool that fits the request, where the least is to be mapped for it. */
+static fsdp_status map_gap(fsdp__allocator *a, fsdp__pool in, size_t request)
 {
-    block *leaving = leaving_fit(a, in, request);
+    gap g = find_gap(a, in, request);
+    fsdp_status status = g.segment ? fill_gap(a, &g) : FSDP_NOT_FOUND;
+
+    return status == FSDP_NOT_FOUND ? fsdp__segment_add(a, in, request) : status;
+}
+
+/* Makes such a block of another pool, in which memory lies free that cannot go back alone; gives the pool. */
+static bool borrow(fsdp__allocator *a, size_t request, fsdp__pool *from)
+{
+    const fsdp__pool own = *from;
+    bool held = fsdp_hold_error(true), found = false;
+
+    for (int p = 0; p < FSDP__POOLS && !found; p++) {
+        gap g = {.segment = NULL};
+
+        if (p == (int)own || fsdp__blocks_reserve(&a->blocks) != FSDP_OK)
+            continue;
+        *from = (fsdp__pool)p;
+        found = fsdp__blocks_best_fit(&a->blocks, *from, request) != NULL;
+        if (!found)
+            g = find_gap(a, *from, request);
+        found = found || (g.segment && fill_gap(a, &g) == FSDP_OK);
+    }
+    fsdp_release_error(held);
+    return found;
+}
+
+fsdp_status fsdp__segments_make_room(fsdp__allocator *a, fsdp__pool *in, size_t request)
+{
     fsdp_status status;
 
-    if (leaving)
-        return fill(a, leaving, leaving->offset, leaving->offset + request);
-    if (a->leaving > 0 && is_far_above(a, request, request)) {
-        take_back(a, in);
-        if (fsdp__blocks_best_fit(&a->blocks, in, request))
-            return FSDP_OK;
-    }
-    if (request > SIZE_MAX - SEGMENT_STEP)
+    if (request > SIZE_MAX / 2)
         return FSDP_FAIL(FSDP_NO_MEMORY, "%zu bytes are more than there are addresses", request);
-    status = segment_grow(a, in, request);
+    if (a->source.grow && maps_far(a, *in, request))
+        FSDP_TRY(fsdp__segments_return_all(a)); /* or it is leaving: the request takes back what it needs of that */
+    status = map_gap(a, *in, request);
     if (status == FSDP_NO_MEMORY && fsdp__segments_return_unused(a))
-        status = segment_grow(a, in, request);
-    return status == FSDP_NOT_FOUND ? fsdp__segment_add(a, in, request) : status;
+        status = map_gap(a, *in, request);
+    return status == FSDP_NO_MEMORY && !a->waits && borrow(a, request, in) ? FSDP_OK : status;
 }
 
 /* ---- places of a step ---- */
@@ -169,8 +213,8 @@ static bool is_taken(const segment *s, size_t place, size_t end, block **hole)
 }
 
 /* Returns whether far more memory would be mapped at a place than has ever lived at once, as in steps that differ at
- * random. Then a free block elsewhere is better. Nothing is given back instead, because work may still use it, which
- * may wait for another rank. */
+ * random. Then a free block elsewhere is better. Nothing is given back instead, since such steps would map five times
+ * as often. */
 static bool is_far(const fsdp__allocator *a, const segment *s, size_t place, size_t bytes)
 {
     size_t end = place + bytes;

@@ -12,6 +12,13 @@ typedef fsdp__memory_segment segment;
 
 /* ---- segments ---- */
 
+fsdp_status fsdp__segments_reserve(fsdp__allocator *a)
+{
+    if (!a->spare)
+        FSDP__TRY_NEW(a->spare = fsdp__calloc(1, sizeof *a->spare));
+    return fsdp__blocks_reserve(&a->blocks);
+}
+
 static void segment_release(fsdp__allocator *a, segment *s)
 {
     fsdp__unpoison(a, s->data, s->bytes); /* the address range may come back as someone else's */
@@ -277,6 +284,7 @@ bool fsdp__segments_shrink(fsdp__allocator *a)
 
 fsdp_status fsdp__segments_return_all(fsdp__allocator *a)
 {
+    (void)hear(a);
     trim(a, known(a));
     cut_holes(a, (fsdp__past){UINT64_MAX, UINT64_MAX});
     fsdp__segments_let_go(a);
@@ -314,21 +322,12 @@ fsdp_status fsdp__segment_add(fsdp__allocator *a, fsdp__pool to, size_t request)
 {
     size_t least = to == FSDP__POOL_SMALL ? SMALL_SEGMENT : a->source.grow ? 0 : LARGE_SEGMENT;
     size_t bytes = FSDP__ROUND_UP(FSDP__MAX(least, request), SEGMENT_STEP);
-    segment *s;
+    segment *s = a->spare;
     void *data = NULL;
-    fsdp_status status;
 
-    FSDP__TRY_NEW(s = fsdp__calloc(1, sizeof *s));
     a->stats.system_allocations++;
-    status = a->source.alloc(a->source.arg, bytes, &data);
-    if (status != FSDP_OK && fsdp__segments_return_unused(a)) {
-        a->stats.system_allocations++;
-        status = a->source.alloc(a->source.arg, bytes, &data);
-    }
-    if (status != FSDP_OK) {
-        fsdp__free(s);
-        return fsdp_fail_hop(status, __FILE__, __LINE__);
-    }
+    FSDP_TRY(a->source.alloc(a->source.arg, bytes, &data));
+    a->spare = NULL;
     s->data = data;
     s->bytes = bytes;
     s->index = a->segments_made++;
@@ -358,6 +357,7 @@ segment *fsdp__segments_newest(const fsdp__allocator *a, fsdp__pool in)
 void fsdp__segments_release(fsdp__allocator *a)
 {
     fsdp__moment_unref(a->moment);
+    fsdp__free(a->spare);
     while (a->segments) {
         segment *s = a->segments;
         a->segments = s->next;

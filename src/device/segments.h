@@ -27,6 +27,7 @@ typedef struct fsdp__allocator {
     pthread_mutex_t mutex;
     fsdp__segment_source source;
     fsdp__memory_segment *segments;
+    fsdp__memory_segment *spare; /* the record of the next one; NULL: fsdp__segments_reserve makes one */
     uint64_t segments_made;
     fsdp__blocks blocks;
     fsdp_memory_stats stats;
@@ -89,6 +90,8 @@ fsdp__block *fsdp__block_leave(fsdp__allocator *a, fsdp__block *block, size_t fr
 
 /* ---- segments ---- */
 
+/* Makes room for what one request can add: a segment's record, and what fsdp__blocks_reserve has. */
+fsdp_status fsdp__segments_reserve(fsdp__allocator *a);
 /* Returns the newest segment of a pool; NULL: it has none. */
 fsdp__memory_segment *fsdp__segments_newest(const fsdp__allocator *a, fsdp__pool pool);
 /* Adds a segment as one free block. fsdp__blocks_reserve must have been called. */
@@ -97,8 +100,9 @@ fsdp_status fsdp__segment_add(fsdp__allocator *a, fsdp__pool to, size_t request)
 bool fsdp__segments_return_unused(fsdp__allocator *a);
 /* Returns what is leaving, where it is known that no work uses it. */
 void fsdp__segments_let_go(fsdp__allocator *a);
-/* Makes a free block of the pool that fits the request. fsdp__blocks_reserve must have been called. */
-fsdp_status fsdp__segments_make_room(fsdp__allocator *a, fsdp__pool pool, size_t request);
+/* Makes a free block of the pool that fits the request, or of another one if the backend has no more memory. Gives the
+ * pool. fsdp__blocks_reserve must have been called. */
+fsdp_status fsdp__segments_make_room(fsdp__allocator *a, fsdp__pool *in, size_t request);
 /* Returns what has been issued by now: what it will be past when the device gets there. */
 fsdp__past fsdp__segments_issued(const fsdp__allocator *a);
 /* Notes what is past. */

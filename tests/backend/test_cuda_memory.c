@@ -75,6 +75,69 @@ TEST(a_hole_between_blocks_is_given_back_where_nothing_else_is_left)
     check_nothing_lives();
 }
 
+static void *take(fsdp_device *device, size_t bytes, fsdp_memory_kind kind)
+{
+    void *memory = NULL;
+
+    CHECK_OK(fsdp__device_alloc(device, bytes, kind, &memory));
+    CHECK_OK(fsdp__launch_fill_run(fsdp_device_stream(device), memory, FSDP_U8, (int64_t)bytes, 1 + (int)kind));
+    return memory;
+}
+
+/* Gives a block back, whose bytes nobody has changed. */
+static void give(fsdp_device *device, void *memory, size_t bytes, fsdp_memory_kind kind)
+{
+    unsigned char seen[2];
+
+    CHECK_OK(fsdp__copy_to_host(fsdp_device_stream(device), &seen[0], memory, 1));
+    CHECK_OK(fsdp__copy_to_host(fsdp_device_stream(device), &seen[1], (char *)memory + bytes - 1, 1));
+    CHECK_EQ(seen[0] + seen[1], 2 * (1 + (int)kind));
+    fsdp__device_free(device, memory, bytes, kind);
+}
+
+/* Leaves the card nothing but what lies free beside a block of one kind, in pieces that cannot go back alone: `more`
+ * bytes that can, too. Another kind takes almost all of it, and a small request the rest. */
+static void take_what_another_has(fsdp_device *device, fsdp_memory_kind one, fsdp_memory_kind other, size_t more)
+{
+    const size_t bytes = 30 * (size_t)MIB + more, first = 12 * MIB, second = bytes - first - MIB;
+    void *a = take(device, bytes, one), *b, *small, *none = NULL;
+    fsdp_memory_stats stats;
+
+    fsdp__device_free(device, a, bytes, one);
+    a = take(device, first, one);
+    fsdp_device_memory(device, &stats);
+    fakecuda.set_memory(stats.reserved_bytes);
+    b = take(device, second, other);
+    small = take(device, MIB / 8, FSDP_MEMORY_WORKSPACE);
+    CHECK_STATUS(fsdp__device_alloc(device, 4 * MIB, other, &none), FSDP_NO_MEMORY);
+    fsdp_device_memory(device, &stats);
+    CHECK(stats.reserved_bytes <= bytes + 2 * MIB);
+    give(device, small, MIB / 8, FSDP_MEMORY_WORKSPACE);
+    give(device, b, second, other);
+    give(device, a, first, one);
+}
+
+/* What outlives steps has segments of its own, and small requests have. Where the driver maps no memory, a whole
+ * segment is the least that goes back. */
+TEST(memory_that_lies_free_in_another_pool_is_taken_where_the_card_has_none)
+{
+    static const fsdp_memory_kind kinds[] = {FSDP_MEMORY_ACTIVATION, FSDP_MEMORY_OPTIMIZER_STATE};
+
+    for (int way = 0; way < 8; way++) {
+        bool maps = way % 2, more = way / 2 % 2;
+        fsdp_context *context = test_context();
+        fsdp_device *device;
+
+        setenv("FSDP_FAKECUDA_MAPPING", maps ? "1" : "0", 1);
+        device = open_gpu(context);
+        take_what_another_has(device, kinds[way / 4], kinds[1 - way / 4], maps && more ? 40 * MIB : 0);
+        fakecuda.set_memory(0);
+        fsdp_context_free(context);
+        unsetenv("FSDP_FAKECUDA_MAPPING");
+        check_nothing_lives();
+    }
+}
+
 TEST(memory_that_is_not_there_is_an_error_that_can_be_survived)
 {
     fsdp_context *context = test_context();

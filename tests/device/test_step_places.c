@@ -451,8 +451,24 @@ TEST(blocks_of_random_steps_never_overlap)
     }
 }
 
+/* How late a device is: never, by ten requests, or so late that nothing is ever known to have been done. */
+typedef enum late {
+    ON_TIME,
+    LATE,
+    NEVER_THERE,
+    LATE_WAYS
+} late;
+
+/* Returns what may be reserved where so much has lived at once, at most. What a device on time uses no more goes back
+ * before far more is mapped. Of the others the worst of 10,000 loops reserves 2.53 times its peak: what they may still
+ * use cannot go back, and lies in holes. */
+static size_t most_reserved(size_t peak, late how)
+{
+    return (how == ON_TIME ? peak / 3 * 4 : 3 * peak) + 32 * MIB;
+}
+
 /* Takes a step of drawn requests of up to 128 MiB, while so much from elsewhere lives. */
-static void play_large(model *m, uint64_t *seed, int64_t elsewhere)
+static void play_large(model *m, growing *g, uint64_t *seed, int64_t elsewhere, late how)
 {
     held slots[8] = {{NULL, 0}};
     fsdp_memory_stats stats;
@@ -466,7 +482,8 @@ static void play_large(model *m, uint64_t *seed, int64_t elsewhere)
         else
             *h = take(m, 64 * (1 + draw(seed) % (1u << (15 + draw(seed) % 7))), FSDP_MEMORY_ACTIVATION);
         fsdp__allocator_stats(m->allocator, &stats);
-        CHECK(stats.reserved_bytes <= (stats.peak_total_bytes - (size_t)elsewhere) * 3 + 32 * MIB);
+        CHECK(stats.reserved_bytes <= most_reserved(stats.peak_total_bytes - (size_t)elsewhere, how));
+        g->done = how == LATE && ++g->queued > 10 ? g->queued - 10 : 0;
     }
     for (int i = 0; i < 8; i++)
         give(m, &slots[i]);
@@ -474,8 +491,7 @@ static void play_large(model *m, uint64_t *seed, int64_t elsewhere)
     fsdp__allocator_end_step(m->allocator);
 }
 
-/* Half of the devices are so late that nothing is ever known to have been done: nobody waits for them. Memory from
- * elsewhere, which every other pair of seeds has, gives no room. */
+/* Nobody waits for a device that is late. Memory from elsewhere, which every other seed has, gives no room. */
 TEST(steps_that_differ_at_random_stay_near_their_peak)
 {
     const dice_seeds seeds = dice_seeds_of("PLACES", test_long() ? 400 : 8);
@@ -484,16 +500,17 @@ TEST(steps_that_differ_at_random_stay_near_their_peak)
         model m = {.status = FSDP_OK};
         growing g;
         uint64_t dice = seed;
-        int64_t elsewhere = (int64_t)(seed / 2 % 2) * 1000 * MIB;
+        int64_t elsewhere = (int64_t)(seed % 2) * 1000 * MIB;
+        late how = (late)(seed % LATE_WAYS);
 
         set_up(&m, &g);
         fsdp__allocator_account(m.allocator, NULL, FSDP_MEMORY_PARAMETER_SHARD, elsewhere, false);
-        g.behind = seed % 2;
+        g.behind = how != ON_TIME;
         g.queued = 1;
         if (g.behind)
             fsdp__allocator_runs_behind(m.allocator);
         for (int n = 0; n < 30; n++)
-            play_large(&m, &dice, elsewhere);
+            play_large(&m, &g, &dice, elsewhere, how);
         CHECK_EQ(g.settled, 0);
         fsdp__allocator_account(m.allocator, NULL, FSDP_MEMORY_PARAMETER_SHARD, -elsewhere, false);
         tear_down(&m);
