@@ -94,11 +94,13 @@ typedef struct fsdp__backend {
     fsdp_status (*host_register)(fsdp_device *device, void *memory, size_t bytes);
     void (*host_unregister)(fsdp_device *device, void *memory, size_t bytes);
 
-    /* For a device that carries: as fsdp__device_export and what follows it have them, without counting. */
+    /* For a device that carries: as fsdp__device_export and what follows it have them, without counting. On a device
+     * that is lost, the last two wait for what its streams still do: nobody else can tell. */
     fsdp_status (*export_alloc)(fsdp_device *device, size_t bytes, fsdp__export *out);
     void (*export_free)(fsdp_device *device, const fsdp__export *memory);
     fsdp_status (*import_open)(fsdp_device *device, const fsdp__export *theirs, void **out);
     void (*import_close)(fsdp_device *device, const fsdp__export *theirs, void *memory);
+    fsdp_status (*mark_all)(fsdp_device *device, fsdp__device_moment **out);
     fsdp_status (*try_words)(fsdp_device *device, uint32_t *word);
     fsdp_status (*write_word)(fsdp_stream *stream, uint32_t *word, uint32_t value);
     fsdp_status (*await_word)(fsdp_stream *stream, uint32_t *word, uint32_t value);

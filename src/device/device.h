@@ -195,13 +195,13 @@ typedef struct fsdp__export {
     unsigned char name[FSDP__EXPORT_NAME]; /* the backend's own */
 } fsdp__export;
 
-/* Allocate memory that others may read, and with `counted` count it, and free it: nobody may read it any more. Where
+/* Allocate memory that others may read, and with `counted` count it, and free it: no device may use it any more. Where
  * there is none left, what was queued is waited for. FSDP_UNSUPPORTED: the system does not let others. [blocks] */
 fsdp_status fsdp__device_export(fsdp_device *device, size_t bytes, bool counted, fsdp__export *out);
 void fsdp__device_unexport(fsdp_device *device, const fsdp__export *memory);
 /* Leaves such memory to the end of the process instead, since others may still have it open. */
 void fsdp__device_leave_export(fsdp_device *device, const fsdp__export *memory);
-/* Give an address at which the device reads another rank's memory, and give it up. FSDP_UNSUPPORTED: it cannot. */
+/* Give an address where the device reads another rank's memory, and give it up unused. FSDP_UNSUPPORTED: it cannot. */
 fsdp_status fsdp__device_import(fsdp_device *device, const fsdp__export *theirs, void **out);
 void fsdp__device_unimport(fsdp_device *device, const fsdp__export *theirs, void *memory);
 

@@ -47,6 +47,11 @@ void fsdp__device_unimport(fsdp_device *device, const fsdp__export *theirs, void
     device->backend->import_close(device, theirs, memory);
 }
 
+fsdp_status fsdp__device_mark_all(fsdp_device *device, fsdp__device_moment **out)
+{
+    return device->backend->mark_all(device, out);
+}
+
 fsdp_status fsdp__device_try_words(fsdp_device *device, uint32_t *word)
 {
     return device->backend->try_words(device, word);

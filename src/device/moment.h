@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "fsdp/status.h"
+#include "fsdp/device.h"
 
 /* Marks a moment of a device. The device's own struct starts with this one, and its functions tell of which kind it
  * is. */
@@ -20,6 +20,10 @@ typedef struct fsdp__device_moment {
     fsdp_status (*time)(struct fsdp__device_moment *moment, int64_t *ns);
     void (*free)(struct fsdp__device_moment *moment);
 } fsdp__device_moment;
+
+/* Gives the moment behind all that a device's streams have been given so far, which the caller owns; NULL: all of it is
+ * done. For a device that carries. It waits for nothing. */
+fsdp_status fsdp__device_mark_all(fsdp_device *device, fsdp__device_moment **out);
 
 /* Drops a reference; NULL is allowed. */
 static inline void fsdp__moment_unref(fsdp__device_moment *moment)

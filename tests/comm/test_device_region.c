@@ -345,11 +345,12 @@ TEST_WITH(a_write_waits_for_who_reads, rank_peer_one_gpu, rank_peer_any_gpus)
     test_run_ranks(3, writes_behind_a_slow_reader, &open);
 }
 
-/* The stream of rank 1 stands before it reads, and rank 1 frees what it reads: rank 0 has freed it, too, so the memory
- * goes when rank 1 has. */
+/* The stream of rank 1 stands before it reads, and rank 1 frees what it reads. It does not wait, and though rank 0 has
+ * freed it, too, and all make another region, the memory is there until the stream has read it. */
 static void frees_what_it_reads(fsdp_context *context, void *arg)
 {
     atomic_int *open = arg;
+    void *second = NULL;
     common c;
 
     CHECK_OK(common_open(context, &c));
@@ -364,17 +365,19 @@ static void frees_what_it_reads(fsdp_context *context, void *arg)
     test_meet();
     if (c.g.rank == 1) {
         fsdp_process_group_free_memory(c.g.peer, FSDP_MEMORY_SHARED, c.region, NUMEL * sizeof(float));
-        CHECK(atomic_load(open)); /* it has waited for its stream */
-        CHECK_OK(check_read(&c, 1));
-    } else {
-        nap(); /* so that a free that does not wait has returned */
-        atomic_store(open, 1);
+        CHECK(!atomic_load(open)); /* it has not waited for its stream */
     }
+    CHECK_OK(fsdp__process_group_alloc_common(c.g.peer, c.g.device, NUMEL * sizeof(float), &second));
+    test_meet();
+    atomic_store(open, 1);
+    if (c.g.rank == 1)
+        CHECK_OK(check_read(&c, 1));
+    fsdp_process_group_free_memory(c.g.peer, FSDP_MEMORY_SHARED, second, NUMEL * sizeof(float));
     c.region = NULL;
     common_close(&c);
 }
 
-TEST_WITH(a_rank_frees_the_memory_behind_what_it_reads, rank_peer_one_gpu, rank_peer_any_gpus)
+TEST_WITH(a_rank_frees_what_it_reads_and_waits_for_nothing, rank_peer_one_gpu, rank_peer_any_gpus)
 {
     atomic_int open = 0;
 
@@ -428,6 +431,37 @@ TEST_WITH(a_region_is_closed_while_a_call_of_another_group_waits, rank_peer_one_
     test_run_ranks(3, closes_before_another_call, &closed);
 }
 
+/* A stream of each rank stands, as if it waited for another group's rank, when a group is freed that is done. If a rank
+ * waits for that stream, this test does not end. */
+static void frees_a_group_beside_a_stream(fsdp_context *context, void *arg)
+{
+    atomic_int *open = arg;
+    int all[RANK_PEER_MOST] = {0, 1, 2, 3};
+    fsdp_process_group *group = NULL;
+    common c;
+
+    CHECK_OK(common_open(context, &c));
+    CHECK_OK(fsdp_process_group_create(context, all, c.g.size, "done", &group));
+    CHECK_OK(fsdp_process_group_set_carrier(group, FSDP_CARRIER_PEER));
+    CHECK_OK(fsdp_all_reduce(group, c.copy, c.copy, NUMEL, FSDP_F32, FSDP_SUM, c.g.stream));
+    CHECK_OK(fsdp_stream_synchronize(c.g.stream));
+    fakecuda.hold(CHECK_PTR(fsdp_stream_native(c.g.other)), open);
+    fsdp_process_group_free(group);
+    CHECK(!atomic_load(open));
+    test_meet();
+    atomic_store(open, 1);
+    common_close(&c);
+}
+
+TEST_WITH(a_group_is_freed_beside_a_stream_that_waits, rank_peer_one_gpu, rank_peer_any_gpus)
+{
+    for (int world = 2; world <= RANK_PEER_MOST; world++) {
+        atomic_int open = 0;
+
+        test_run_ranks(world, frees_a_group_beside_a_stream, &open);
+    }
+}
+
 static void without_waiting(fsdp_context *context, void *arg)
 {
     common c;
@@ -476,12 +510,12 @@ TEST_WITH(ranks_with_two_gpus_or_another_carrier_have_none_in_common, rank_peer_
 
 /* ---- failures ---- */
 
+/* `arg` is the call that fails from when the region is given back on; NULL: the test has said which. */
 static void survive(fsdp_context *context, void *arg)
 {
     fsdp_status status;
     common c;
 
-    (void)arg;
     status = common_open(context, &c);
     for (int round = 1; round <= 2 && status == FSDP_OK; round++) {
         status = write_and_gather(&c, round);
@@ -490,9 +524,28 @@ static void survive(fsdp_context *context, void *arg)
         if (status == FSDP_OK)
             status = check_read(&c, round);
     }
+    if (status == FSDP_OK) /* its last use is under way when it is freed */
+        status = read_all(&c);
+    if (arg)
+        fakecuda.fail_call(arg, 1, 801, false);
+    fsdp_process_group_free_memory(c.g.peer, FSDP_MEMORY_SHARED, c.region, NUMEL * sizeof(float));
+    c.region = NULL;
     if (status != FSDP_OK) /* a failure that only this rank has heard of ends the others' calls */
         fsdp_abort(context, fsdp_last_error());
     common_close(&c);
+}
+
+TEST_WITH(a_call_that_fails_when_a_region_is_given_back_hangs_nobody, rank_peer_one_gpu, rank_peer_any_gpus)
+{
+    static const char *const calls[] = {"cudaStreamQuery", "cudaEventRecord", "cudaEventQuery", "cudaFreeAsync"};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(calls); i++) {
+        char text[4096];
+
+        (void)test_try_ranks(2, survive, (void *)(uintptr_t)calls[i], text, sizeof text);
+        fakecuda.mend();
+        check_nothing_lives();
+    }
 }
 
 static void survive_as_two(void)
@@ -509,4 +562,5 @@ TEST_WITH(a_call_of_the_driver_that_fails_hangs_nobody, rank_peer_one_gpu, rank_
 
     fail_each_call(calls, FSDP__COUNT_OF(calls), 14, 4, survive_as_two);
 }
+
 #endif

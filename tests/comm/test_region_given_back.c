@@ -165,6 +165,72 @@ TEST_WITH(a_group_may_go_before_others_have_freed_its_region, rank_peer_one_gpu,
     rank_children_run((rank_child){.world = 3}, frees_the_group_first);
 }
 
+/* ---- a device that is late ---- */
+
+/* Reads the region on a stream that stands, and frees it behind that; nobody waits. */
+static fsdp_status free_behind(const rank_peer *g, fsdp_process_group *group, void *region, atomic_int *open)
+{
+    void *copy = NULL;
+    fsdp_status status;
+
+    FSDP_TRY(fsdp__device_alloc(g->device, ODD, FSDP_MEMORY_ACTIVATION, &copy));
+    fakecuda.hold(fsdp_stream_native(g->stream), open);
+    FSDP_TRY(fsdp__copy_on_device(g->stream, copy, region, ODD));
+    fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
+    status = fsdp_barrier(g->staged); /* the device is late until all have met */
+    if (status == FSDP_OK)
+        status = fsdp_barrier(g->staged);
+    atomic_store(open, 1);
+    FSDP_TRY(status);
+    FSDP_TRY(fsdp_stream_synchronize(g->stream));
+    fsdp__device_free(g->device, copy, ODD, FSDP_MEMORY_ACTIVATION);
+    return FSDP_OK;
+}
+
+/* The device of one rank is late when all free; what it reads goes when it has read it. */
+static int frees_while_a_device_is_late(const rank_child *child, fsdp_context *context)
+{
+    static atomic_int open;
+    fsdp_process_group *group = NULL;
+    size_t before, meanwhile = 0;
+    fsdp_status status = FSDP_OK;
+    rank_peer g;
+    void *region;
+
+    if (group_open(context, &g, &group) != FSDP_OK)
+        return 1;
+    before = taken();
+    if (take(&g, group, &region) != FSDP_OK)
+        return 2;
+    if (g.rank == g.size - 1) {
+        status = free_behind(&g, group, region, &open);
+    } else {
+        fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
+        status = fsdp_barrier(g.staged);
+        meanwhile = taken();
+        if (status == FSDP_OK)
+            status = fsdp_barrier(g.staged);
+    }
+    for (int i = 0; i < 3 && status == FSDP_OK;
+         i++) /* the late one closes it at its call, and the maker then frees it */
+        status = fsdp_barrier(g.staged);
+    if (status != FSDP_OK || (g.rank == 0 && (meanwhile != before + WHOLE || taken() != before))) {
+        fprintf(stderr, "rank %d: %zu bytes, then %zu: %s\n", child->rank, meanwhile - before, taken() - before,
+                fsdp_last_error());
+        return 3;
+    }
+    fsdp_process_group_free(group);
+    rank_peer_close(&g);
+    return RANK_RIGHT;
+}
+
+TEST_WITH(a_region_is_freed_while_a_device_is_late_and_goes_when_that_has_read_it, rank_peer_one_gpu,
+          rank_peer_any_gpus)
+{
+    rank_children_run((rank_child){.world = 2}, frees_while_a_device_is_late);
+    rank_children_run((rank_child){.world = 4}, frees_while_a_device_is_late);
+}
+
 /* ---- a maker that is stopped ---- */
 
 static atomic_int *freed; /* ranks but the maker that have freed, since all of them began; memory of all */

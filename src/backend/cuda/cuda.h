@@ -137,6 +137,8 @@ void *fsdp__cuda_stream_native(fsdp_stream *stream);
 /* Waits until the device's streams have done what was issued to them, on a lost device, too. Those of other ranks may
  * wait for what this thread has yet to do, and cudaDeviceSynchronize would wait for them. */
 void fsdp__cuda_await_streams(const fsdp_device *device);
+/* Gives the moment behind all that the streams have been given, what is queued included; NULL: all of it is done. */
+fsdp_status fsdp__cuda_mark_all(fsdp_device *device, fsdp__device_moment **out);
 
 /* ---- cuda_event.c ---- */
 

@@ -66,10 +66,17 @@ fsdp_status fsdp__cuda_export_alloc(fsdp_device *device, size_t bytes, fsdp__exp
     return FSDP_OK;
 }
 
-void fsdp__cuda_export_free(fsdp_device *device, const fsdp__export *memory)
+/* Of a lost device nobody knows what it still does; its streams wait for no other rank any more. */
+static void await_if_lost(const fsdp_device *device)
 {
     (void)fsdp__cuda_use(device);
-    fsdp__cuda_await_streams(device);
+    if (atomic_load(&fsdp__cuda_state_of(device)->lost.is))
+        fsdp__cuda_await_streams(device);
+}
+
+void fsdp__cuda_export_free(fsdp_device *device, const fsdp__export *memory)
+{
+    await_if_lost(device);
     fsdp__cuda_give_back_memory(device, memory->memory);
 }
 
@@ -145,12 +152,9 @@ fsdp_status fsdp__cuda_import_open(fsdp_device *device, const fsdp__export *thei
     return FSDP_OK;
 }
 
-/* Waits for what this device's streams still do with the memory: the rank that has made it frees it when all others
- * have closed it. */
 void fsdp__cuda_import_close(fsdp_device *device, const fsdp__export *theirs, void *memory)
 {
-    (void)fsdp__cuda_use(device);
-    fsdp__cuda_await_streams(device);
+    await_if_lost(device);
     if (name_of(theirs).pid == getpid())
         return;
     FSDP__CUDA_GIVE_BACK(device, cudaIpcCloseMemHandle(memory));

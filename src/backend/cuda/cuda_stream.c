@@ -77,6 +77,87 @@ void fsdp__cuda_await_streams(const fsdp_device *device)
     }
 }
 
+/* Holds a mark of each stream that had something to do. */
+typedef struct all_marks {
+    fsdp__device_moment base;
+    int count;
+    fsdp__mark marks[];
+} all_marks;
+
+static fsdp_status all_wait(fsdp__device_moment *base)
+{
+    const all_marks *all = (all_marks *)base;
+    fsdp_status status = FSDP_OK;
+
+    for (int i = 0; i < all->count; i++)
+        FSDP_KEEP_FIRST(status, fsdp__mark_wait(all->marks[i]));
+    return status;
+}
+
+static bool all_reached(fsdp__device_moment *base)
+{
+    const all_marks *all = (all_marks *)base;
+    bool reached = true;
+
+    for (int i = 0; i < all->count && reached; i++)
+        reached = fsdp__mark_is_passed(all->marks[i]) && all->marks[i].moment->reached(all->marks[i].moment);
+    return reached;
+}
+
+static void all_free(fsdp__device_moment *base)
+{
+    const all_marks *all = (all_marks *)base;
+
+    for (int i = 0; i < all->count; i++)
+        fsdp__mark_unref(all->marks[i]);
+    fsdp__free(base);
+}
+
+static bool is_idle(const fsdp__cuda_stream *stream)
+{
+    bool idle = fsdp__worker_done(&stream->worker) == fsdp__worker_queued(&stream->worker) &&
+                cudaStreamQuery(stream->native) == cudaSuccess;
+
+    (void)cudaGetLastError(); /* it is no failure to have something to do */
+    return idle;
+}
+
+/* Marks the streams that have something to do; the state's mutex is held. */
+static fsdp_status mark_busy(const fsdp__cuda_state *state, all_marks *all)
+{
+    for (fsdp__cuda_stream *stream = state->streams; stream; stream = stream->next)
+        if (!is_idle(stream)) {
+            FSDP_TRY(fsdp__cuda_stream_mark(&stream->base, &all->marks[all->count]));
+            all->count++;
+        }
+    return FSDP_OK;
+}
+
+fsdp_status fsdp__cuda_mark_all(fsdp_device *device, fsdp__device_moment **out)
+{
+    fsdp__cuda_state *state = fsdp__cuda_state_of(device);
+    all_marks *all = NULL;
+    fsdp_status status;
+    size_t most = 0;
+
+    *out = NULL;
+    FSDP_TRY(fsdp__cuda_use(device));
+    FSDP_TRY(fsdp__cuda_alive(device));
+    pthread_mutex_lock(&state->mutex);
+    for (const fsdp__cuda_stream *stream = state->streams; stream; stream = stream->next)
+        most++;
+    all = fsdp__calloc(1, sizeof *all + most * sizeof *all->marks);
+    status = all ? mark_busy(state, all) : FSDP_NO_MEMORY;
+    pthread_mutex_unlock(&state->mutex);
+    if (all)
+        all->base = (fsdp__device_moment){.refs = 1, .wait = all_wait, .reached = all_reached, .free = all_free};
+    if (status == FSDP_OK && all->count > 0)
+        *out = &all->base;
+    else if (all)
+        all_free(&all->base);
+    return status;
+}
+
 /* ---- one ---- */
 
 /* Creates a stream that does not wait for the default one. The device's own, which computes, comes first and has the

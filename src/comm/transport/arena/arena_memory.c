@@ -3,8 +3,8 @@
  * Blocks come from the same allocator as a device's (device/allocator.h); only its segments come from the heap. A
  * shared region lies in a segment of the group's first rank and begins with a header (health/region.h). The owner takes
  * back regions that were freed when the group allocates the next one, between two meetings, where no rank can be
- * freeing one at the same time: so every run frees at the same points. Regions of a group that has ended are taken back
- * when any of the owner's groups allocates. */
+ * freeing one at the same time: so every run frees at the same points, but for regions on a device that is late.
+ * Regions of a group that has ended are taken back when any of the owner's groups allocates. */
 #include "comm/transport/arena/arena_memory.h"
 
 #include <string.h>
@@ -238,8 +238,8 @@ static fsdp_status agree(fsdp__arena_group *group, const fsdp__call *call, fsdp_
     return FSDP_OK;
 }
 
-/* Gives a region back: from the last rank's count on the owner may take it. */
-static void give_back(fsdp__arena_group *group, fsdp__shared_header *header)
+/* Gives a region back: from the last rank's count on the owner may take it. `counts`: this rank is counted out here. */
+static void give_back(fsdp__arena_group *group, fsdp__shared_header *header, bool counts)
 {
     /* Keep the region before counting this rank out. */
     if (group->rank == 0) {
@@ -247,9 +247,8 @@ static void give_back(fsdp__arena_group *group, fsdp__shared_header *header)
         group->freed = header;
         fsdp__device_region_keep(group->world, header);
     }
-    FSDP__TELL(ORDER_PUBLISHED, .context = group->world->context, .object = header);
-    atomic_store(&header->readers[group->world->rank].gave_back, true);
-    atomic_fetch_add(&header->given_back, 1);
+    if (counts)
+        fsdp__region_count_out(group->world, header);
     fsdp__device_regions_look(group->world);
 }
 
@@ -266,8 +265,8 @@ static fsdp_status open_on_all(fsdp__arena_group *group, const fsdp__call *call,
     if (mine == FSDP_OK && all == FSDP_OK)
         return FSDP_OK;
     if (mine == FSDP_OK)
-        (void)fsdp__device_region_close(group->world, *out);
-    give_back(group, header);
+        (void)fsdp__device_region_leave(group->world, *out);
+    give_back(group, header, mine != FSDP_OK);
     *out = NULL;
     return mine == FSDP_OK ? all : mine;
 }
@@ -277,6 +276,7 @@ fsdp_status fsdp__arena_alloc_shared(void *g, const fsdp__call *call, fsdp__traf
     fsdp__arena_group *group = g;
     answer *theirs;
 
+    fsdp__device_regions_look(group->world);
     FSDP_TRY(agree(group, call, call->own_status, "", traffic));
     /* This is the payload of the meeting that has just ended: peers read it only after the next meeting. */
     theirs = (answer *)fsdp__payload_of(group, 0);
@@ -299,7 +299,7 @@ fsdp_status fsdp__arena_alloc_shared(void *g, const fsdp__call *call, fsdp__traf
 void fsdp__arena_free_shared(void *g, void *pointer)
 {
     fsdp__arena_group *group = g;
-    fsdp__shared_header *header = fsdp__device_region_close(group->world, pointer);
+    fsdp__shared_header *header = fsdp__device_region_leave(group->world, pointer);
 
-    give_back(group, header ? header : fsdp__shared_header_of(group, pointer));
+    give_back(group, header ? header : fsdp__shared_header_of(group, pointer), !header);
 }

@@ -10,6 +10,7 @@
 #include "base/probe.h"
 #include "comm/health/region.h"
 #include "device/kernels.h"
+#include "device/moment.h"
 
 enum {
     ALIGN = 64,
@@ -30,8 +31,11 @@ typedef struct fsdp__device_region {
     fsdp_device *device;
     fsdp__export theirs;
     void *memory;
-    bool opened; /* another rank has made the memory */
-    int group;   /* its index */
+    bool opened;               /* another rank has made the memory */
+    int group;                 /* its index */
+    bool left;                 /* the program has given it back: it is closed when the device uses it no more, */
+    bool marked;               /* which is known: at the next moment */
+    fsdp__device_moment *last; /* NULL: from when it was marked on */
     fsdp__shared_header *header;
     words *words;              /* by rank of the arena */
     const fsdp_stream *waited; /* the last one that was made to wait, */
@@ -108,6 +112,7 @@ static void close_memory(region *r)
 {
     if (r->opened)
         fsdp__device_unimport(r->device, &r->theirs, r->memory);
+    fsdp__moment_unref(r->last);
     fsdp__free(r);
 }
 
@@ -135,45 +140,83 @@ fsdp_status fsdp__device_region_open(fsdp__arena_group *group, fsdp__shared_head
     return FSDP_OK;
 }
 
-/* Returns the link to the region that begins there. Call it with the view's mutex held. */
-static region **find(fsdp__arena_view *view, const void *memory)
-{
-    region **link = &view->regions;
-
-    while (*link && (*link)->memory != memory)
-        link = &(*link)->next;
-    return link;
-}
-
 /* Returns the region that begins there; NULL: there is none. */
 static region *region_at(fsdp__arena_view *view, const void *memory)
 {
-    FSDP__HELD(&view->mutex);
-    return *find(view, memory);
-}
-
-static region *unlist(fsdp__arena_view *view, const void *memory)
-{
-    region **link, *r;
+    region *r;
 
     FSDP__HELD(&view->mutex);
-    link = find(view, memory);
-    r = *link;
-    if (r)
-        *link = r->next;
+    r = view->regions;
+    while (r && r->memory != memory)
+        r = r->next;
     return r;
 }
 
-fsdp__shared_header *fsdp__device_region_close(fsdp__arena_view *view, void *memory)
+/* Asks when the device has done all that it has been given. Where it cannot tell, as when it is lost, it is asked
+ * again. */
+static void ask(region *r)
 {
-    region *r = unlist(view, memory);
-    fsdp__shared_header *header = r ? r->header : NULL;
+    bool held = fsdp_hold_error(true);
+
+    r->marked = fsdp__device_mark_all(r->device, &r->last) == FSDP_OK;
+    fsdp_release_error(held);
+}
+
+fsdp__shared_header *fsdp__device_region_leave(fsdp__arena_view *view, void *memory)
+{
+    region *r = region_at(view, memory);
 
     if (!r)
         return NULL;
+    r->left = true;
+    ask(r);
+    return r->header;
+}
+
+void fsdp__region_count_out(const fsdp__arena_view *view, fsdp__shared_header *header)
+{
+    FSDP__TELL(ORDER_PUBLISHED, .context = view->context, .object = header);
+    atomic_store(&header->readers[view->rank].gave_back, true);
+    atomic_fetch_add(&header->given_back, 1);
+}
+
+/* Returns whether a region was given back and the device uses it no more. */
+static bool is_unused(region *r)
+{
+    if (r->left && !r->marked)
+        ask(r);
+    return r->left && r->marked && (!r->last || r->last->reached(r->last));
+}
+
+static void unlist(fsdp__arena_view *view, region **link)
+{
+    FSDP__HELD(&view->mutex);
+    *link = (*link)->next;
+}
+
+/* Closes a region that is on no list, and counts this rank out: from the last one's count on the owner may free it. */
+static void close_region(const fsdp__arena_view *view, region *r)
+{
+    fsdp__shared_header *header = r->header;
+
     fsdp__device_unregister_host(r->device, r->words, fsdp__device_region_words(view));
     close_memory(r);
-    return header;
+    fsdp__region_count_out(view, header);
+}
+
+/* Closes what the program has given back and nothing uses; with `all`, all that it has given back. */
+static void close_left(fsdp__arena_view *view, bool all)
+{
+    for (region **link = &view->regions, *r; (r = *link) != NULL;) { /* only the program's thread changes the list */
+        if (!is_unused(r) && !(all && r->left)) {
+            link = &r->next;
+            continue;
+        }
+        if (all && r->last)
+            (void)r->last->wait(r->last);
+        unlist(view, link);
+        close_region(view, r);
+    }
 }
 
 /* Takes the memory off the list of those that are kept; does nothing where it is not there. */
@@ -232,6 +275,7 @@ void fsdp__device_regions_look(fsdp__arena_view *view)
 {
     made *next;
 
+    close_left(view, false);
     for (made *m = view->all_readable ? NULL : view->kept; m; m = next) {
         next = m->next;
         if (atomic_load(&m->header->given_back) < m->header->ranks)
@@ -280,6 +324,7 @@ static bool await_others(const fsdp__arena_view *view, const fsdp__shared_header
 
 void fsdp__device_regions_end(fsdp__arena_view *view)
 {
+    close_left(view, true);
     while (view->kept)
         drop(view, view->kept, await_others(view, view->kept->header));
 }
