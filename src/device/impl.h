@@ -59,6 +59,8 @@ static inline void fsdp__stream_begin_item(fsdp_stream *stream)
     FSDP__TELL(ITEM_BEGUN, .context = stream->device->context, .stream = stream, .number = number);
 }
 
+/* Frees a stream, the device's own too. NULL is allowed. */
+void fsdp__stream_close(fsdp_stream *stream);
 /* Frees the scratch of a stream that is being freed. */
 void fsdp__stream_drop_workspace(fsdp_stream *stream);
 

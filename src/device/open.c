@@ -133,13 +133,12 @@ static void report_leaks(const fsdp_device *device)
 
 static void device_free(fsdp_device *device)
 {
-    fsdp_stream *stream = device ? fsdp__take(&device->stream) : NULL;
-
     if (!device)
         return;
     /* This waits for the stream's work, which still uses memory, and gives back its scratch, which would look like a
      * leak. */
-    fsdp_stream_free(stream);
+    fsdp__stream_close(device->stream);
+    device->stream = NULL;
     if (device->allocator)
         report_leaks(device);
     fsdp__allocator_free(device->allocator);

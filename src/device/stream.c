@@ -26,15 +26,21 @@ fsdp_status fsdp_stream_create(fsdp_device *device, fsdp_stream_mode mode, fsdp_
     return FSDP_OK;
 }
 
-void fsdp_stream_free(fsdp_stream *stream)
+void fsdp__stream_close(fsdp_stream *stream)
 {
     fsdp_device *device = stream ? stream->device : NULL;
     const void *watcher = stream ? stream->watcher : NULL;
 
-    if (!stream || stream == device->stream)
+    if (!stream)
         return;
     device->backend->stream_free(stream);
     FSDP__TELL(STREAM_CLOSED, .context = device->context, .object = watcher);
+}
+
+void fsdp_stream_free(fsdp_stream *stream)
+{
+    if (stream && stream != stream->device->stream)
+        fsdp__stream_close(stream);
 }
 
 static fsdp_status synchronize(fsdp_stream *stream)

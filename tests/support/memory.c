@@ -51,7 +51,7 @@ void test_run_behind(fsdp_device *device)
         return;
     CHECK_OK(fsdp_stream_synchronize(device->stream));
     CHECK_OK(fsdp_stream_create(device, FSDP_STREAM_WORKER, &stream));
-    fsdp_stream_free(device->stream);
+    fsdp__stream_close(device->stream);
     device->stream = stream;
     fsdp__allocator_runs_behind(device->allocator);
 }

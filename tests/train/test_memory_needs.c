@@ -99,7 +99,7 @@ TEST_WITH(a_frozen_base_counts_as_it_is_held, setup, teardown)
     char text[64], size[24];
     double numel;
 
-    take_model(f, 20000);
+    take_model(f, 10000);
     f->run.lora = (fsdp_lora_options *)(uintptr_t)1; /* there is one */
     set_key(f, "adapter.rank", "4");
     numel = (double)fsdp_model_config_parameters(&f->run.model_config);
