@@ -382,6 +382,7 @@ TEST(a_thread_that_cannot_start_costs_the_checkpoint)
     fsdp_status status;
     char text[300];
 
+    CHECK_PTR(test_device(context)); /* whose stream may have a thread */
     test_refuse_threads(true);
     status = save_and_spoil(saver, context, 1, 1);
     snprintf(text, sizeof text, "%s", fsdp_last_error());
