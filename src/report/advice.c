@@ -239,14 +239,31 @@ static fsdp_status of_shorter_waits(fsdp__advices *all, const fsdp__sources *sou
                         text);
 }
 
+/* Returns where the last start of a run begins in a series: earlier ones may have had other ranks or another machine,
+ * so their speed and memory say nothing of it. */
+static int64_t last_start_of(const fsdp__recorded_run *run, const fsdp__series *s)
+{
+    int64_t i = s->count > 0 ? s->count - 1 : 0;
+
+    while (!fsdp__begins_start(run, s, i))
+        i--;
+    return i;
+}
+
+static const char *since_last_start(int64_t begin)
+{
+    return begin > 0 ? "Since its last start " : "";
+}
+
 static fsdp_status of_slow_steps(fsdp__advices *all, const fsdp__recorded_run *run)
 {
     const fsdp__series *s = fsdp__series_of(run, "step_ms");
-    double median = s ? fsdp__median(s, 1, s->count) : NAN, lost = 0, worst = 0, at = 0;
-    int64_t count = 0;
+    int64_t begin = s ? last_start_of(run, s) : 0, count = 0;
+    double median = s ? fsdp__median(s, begin + 1, s->count) : NAN, all_ms = 0, lost = 0, worst = 0, at = 0;
 
-    for (int64_t i = 1; s && i < s->count; i++) /* the first step of a start takes longer by itself */
-        if (s->points[i].value > 2 * median && !fsdp__begins_start(run, s, i)) {
+    for (int64_t i = begin; s && i < s->count; i++) {
+        all_ms += isfinite(s->points[i].value) ? s->points[i].value : 0;
+        if (i > begin && s->points[i].value > 2 * median) { /* the first step of a start takes longer by itself */
             count++;
             lost += s->points[i].value - median;
             if (s->points[i].value > worst) {
@@ -254,48 +271,52 @@ static fsdp_status of_slow_steps(fsdp__advices *all, const fsdp__recorded_run *r
                 at = s->points[i].step;
             }
         }
-    if (!(lost > 0.03 * sum_of(s)))
+    }
+    if (!(lost > 0.03 * all_ms))
         return FSDP_OK;
     return fsdp__advise(
         all, run,
-        "%lld of %lld steps take over twice the median of %s, and cost %s beyond it; the slowest is step %.0f, "
+        "%s%lld of %lld steps take over twice the median of %s, and cost %s beyond it; the slowest is step %.0f, "
         "%s. Look at what else runs on the machine then: a checkpoint being written, slow storage of the data, "
         "another job.",
-        (long long)count, (long long)s->count, FSDP__VALUE(FSDP__UNIT_MS, median), FSDP__VALUE(FSDP__UNIT_MS, lost), at,
-        FSDP__VALUE(FSDP__UNIT_MS, worst));
+        since_last_start(begin), (long long)count, (long long)(s->count - begin), FSDP__VALUE(FSDP__UNIT_MS, median),
+        FSDP__VALUE(FSDP__UNIT_MS, lost), at, FSDP__VALUE(FSDP__UNIT_MS, worst));
 }
 
 static fsdp_status of_drift(fsdp__advices *all, const fsdp__recorded_run *run)
 {
     const fsdp__series *s = fsdp__series_of(run, "tokens_per_second");
+    int64_t begin = s ? last_start_of(run, s) : 0, quarter = s ? (s->count - begin) / 4 : 0;
     double first, last;
 
-    if (!s || s->count < FEWEST || fsdp__run_figures_of(run).missing > 0) /* its quarters are not known */
+    if (quarter < FEWEST / 4 || fsdp__run_figures_of(run).missing > 0) /* its quarters are not known */
         return FSDP_OK;
-    first = fsdp__tokens_per_second(run, 0, s->count / 4);
-    last = fsdp__tokens_per_second(run, s->count - s->count / 4, s->count);
+    first = fsdp__tokens_per_second(run, begin, begin + quarter);
+    last = fsdp__tokens_per_second(run, s->count - quarter, s->count);
     if (!(last < 0.9 * first))
         return FSDP_OK;
     return fsdp__advise(
         all, run,
-        "It became slower: %s tokens a second in its first quarter, %s in its last. A hot processor or card, or "
+        "%s became slower: %s tokens a second in its first quarter, %s in its last. A hot processor or card, or "
         "another job beside it, does that.",
-        FSDP__VALUE(FSDP__UNIT_COUNT, first), FSDP__VALUE(FSDP__UNIT_COUNT, last));
+        begin > 0 ? "Its last start" : "It", FSDP__VALUE(FSDP__UNIT_COUNT, first), FSDP__VALUE(FSDP__UNIT_COUNT, last));
 }
 
 static fsdp_status of_memory(fsdp__advices *all, const fsdp__recorded_run *run)
 {
     const fsdp__series *s = fsdp__series_of(run, "memory_live_bytes");
+    int64_t begin = s ? last_start_of(run, s) : 0, quarter = s ? (s->count - begin) / 4 : 0;
     double early, late;
 
-    if (!s || s->count < FEWEST)
+    if (quarter < FEWEST / 4)
         return FSDP_OK;
-    early = fsdp__median(s, s->count / 4, s->count / 2);
-    late = fsdp__median(s, s->count - s->count / 4, s->count);
+    early = fsdp__median(s, begin + quarter, begin + 2 * quarter);
+    late = fsdp__median(s, s->count - quarter, s->count);
     if (!(late > 1.02 * early))
         return FSDP_OK;
-    return fsdp__advise(all, run, "Its memory at the end of a step grows: %s in its second quarter, %s in its last.",
-                        FSDP__VALUE(FSDP__UNIT_BYTES, early), FSDP__VALUE(FSDP__UNIT_BYTES, late));
+    return fsdp__advise(all, run, "%s at the end of a step grows: %s in its second quarter, %s in its last.",
+                        begin > 0 ? "The memory of its last start" : "Its memory", FSDP__VALUE(FSDP__UNIT_BYTES, early),
+                        FSDP__VALUE(FSDP__UNIT_BYTES, late));
 }
 
 /* ---- of several ---- */

@@ -162,6 +162,51 @@ TEST(resumes_and_a_single_bad_validation_are_not_blamed)
     run_free(&run);
 }
 
+/* As with fewer ranks from step 251 on. */
+static double of_fewer_ranks(int step)
+{
+    return step > 250 ? 300 : 100;
+}
+
+static void check_advice(fsdp__recorded_run *run, int count, const char *part)
+{
+    fsdp__report report = {.sources.runs = {run, 1, 1, usual}};
+
+    CHECK_OK(fsdp__advices_of(&report.sources, NULL, &report.advices));
+    CHECK_EQ(report.advices.count, count);
+    for (int i = 0; i < count; i++)
+        CHECK_CONTAINS(report.advices.items[i].text, part);
+    fsdp__advices_free(&report.advices);
+}
+
+/* A start has the speed and the memory of its own ranks, which say nothing of another start's. */
+TEST(a_run_that_goes_on_with_other_ranks_is_not_said_to_be_slow_or_to_grow)
+{
+    const shape fewer = {"a", "{}", falls, of_fewer_ranks, STEPS, STEPS, NULL, NULL};
+    fsdp__recorded_run run = run_create(&fewer);
+    fsdp__point_of_series resumed = {250, 0};
+    fsdp__series *memory = &run.series[3];
+
+    free(memory->name);
+    memory->name = strdup("memory_live_bytes");
+    for (int i = 0; i < STEPS; i++)
+        memory->points[i].value = of_fewer_ranks(i + 1);
+    run.resumes = (fsdp__series){.points = &resumed, .count = 1};
+    check_advice(&run, 0, "");
+    for (int i = 350; i < STEPS; i++)
+        memory->points[i].value += 3.0 * (i - 349);
+    check_advice(&run, 1, "The memory of its last start at the end of a step grows: ");
+    for (int i = 350; i < STEPS; i++) {
+        memory->points[i].value = 300;
+        run.series[1].points[i].value *= 3;
+        run.series[2].points[i].value /= 3;
+    }
+    check_advice(&run, 2, "ts last start ");
+    run.resumes.count = 0;
+    check_advice(&run, 3, "");
+    run_free(&run);
+}
+
 static double slower_later(int step)
 {
     return step > 200 ? 150 : 100;
