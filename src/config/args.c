@@ -22,10 +22,22 @@ static const char *longer_name(const char *word, const char *const *names)
     return NULL;
 }
 
+/* Writes the options of the keys of this name, whatever their section; nothing if there is none. */
+static void list_keys(const fsdp__key_table *keys, const char *name, char *out, size_t out_bytes)
+{
+    size_t used = 0;
+
+    *out = '\0';
+    for (int i = 0; i < keys->count && used < out_bytes; i++)
+        if (strcmp(keys->keys[i].name, name) == 0)
+            used += (size_t)snprintf(out + used, out_bytes - used, "%s--%s.%s", used ? " or " : "",
+                                     keys->keys[i].section, name);
+}
+
 static fsdp_status unknown_option(const fsdp__args *args, const char *command, const char *text)
 {
     const char *names[32], *near;
-    char name[64];
+    char name[64], of_keys[256] = "";
     int count = 0;
 
     snprintf(name, sizeof name, "%.*s", (int)strcspn(text + 2, "="), text + 2);
@@ -40,6 +52,10 @@ static fsdp_status unknown_option(const fsdp__args *args, const char *command, c
     if (text[1] == '-' && args->keys && fsdp__key_of_word(args->keys, name))
         return FSDP_FAIL(FSDP_INVALID, "%s: unknown option '%s': here it is --%s", command, text,
                          fsdp__key_of_word(args->keys, name));
+    if (text[1] == '-' && args->keys)
+        list_keys(args->keys, name, of_keys, sizeof of_keys);
+    if (*of_keys)
+        return FSDP_FAIL(FSDP_INVALID, "%s: unknown option '%s': with its section it is %s", command, text, of_keys);
     return FSDP_FAIL(FSDP_INVALID, "%s: unknown option '%s'; see 'fsdp %s --help'", command, text, command);
 }
 

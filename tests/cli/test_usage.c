@@ -17,6 +17,9 @@ FIXTURE_TEST(help_and_version_are_no_errors)
     SAYS(0, "adafactor: as in torch.optim;", "help", "train");
     SAYS(0, "fsdp train CONFIG.yaml", "train", "config.yaml", "--help");
     SAYS(2, "train: unknown option '--learning_rate=1': here it is --optimizer.lr", "train", "--learning_rate=1");
+    SAYS(2, "train: unknown option '--steps': with its section it is --training.steps or --validation.steps", "train",
+         "--steps", "3");
+    SAYS(2, "with its section it is --model.path or --data.path or --", "train", "--path=x");
     SAYS(2, "--adapter.r: adapter.r is not a key: here it is adapter.rank", "train", "--adapter.r=8");
     SAYS(2, "fsdp: chekpoint is not a section; did you mean 'checkpoint'?", "train", "--help", "chekpoint");
     p = RUN(0, "train", "--help", "checkpoint");
