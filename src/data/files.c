@@ -47,6 +47,12 @@ static bool may_be_on_the_hub(const char *path)
 
 static fsdp_status cannot_open(const char *path)
 {
+    if (errno == ENOENT && strchr(path, ','))
+        return FSDP_FAIL(
+            FSDP_NOT_FOUND,
+            "cannot open '%s': there is no such file; if it is several, give each an option of its own, or "
+            "name them in a list of the config ([a, b])",
+            path);
     if (errno == ENOENT && may_be_on_the_hub(path))
         return FSDP_FAIL(FSDP_NOT_FOUND,
                          "cannot open '%s': there is no such file; if it is a data set of the Hugging Face hub, "

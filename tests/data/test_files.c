@@ -347,6 +347,7 @@ TEST_WITH(what_is_no_file_is_refused_with_name_and_kind, setup, NULL)
     test_write_text(directory, "nothing.txt", "");
     CHECK_ERROR(fsdp_tokens_open((const char *const *)&directory, 1, FSDP_TOKENS_AUTO, &tokens), FSDP_FORMAT,
                 "nothing.txt': it is empty");
+    check_refuses("a.txt,b.txt", FSDP_TOKENS_AUTO, FSDP_NOT_FOUND, "if it is several, give each an option of its own");
     close(fd);
 }
 
