@@ -15,6 +15,9 @@ static const struct {
     {"adapter_", "",
      ": it is an adapter (LoRA) for another model: name that model, and this folder with --adapter (adapter.path to "
      "train on); fsdp convert MODEL MERGED --adapter FOLDER makes one model of both"},
+    {"step-", "",
+     ": it has checkpoints of a run: checkpoint.initial_load_path takes the weights of one, and fsdp convert makes a "
+     "model folder of it"},
     {"model-", ".safetensors", ": it has parts of a model" GET_INDEX},
     {"pytorch_model-", ".bin", ": it has parts of a model" GET_INDEX},
     {"consolidated", "", ": its weights have the names of the model's maker" GET_OTHER},

@@ -350,6 +350,7 @@ TEST(what_transformers_takes_is_taken)
 
 TEST(a_folder_without_config_is_named)
 {
+    char *folder = test_directory();
     fsdp_model_config config;
 
     CHECK_ERROR(fsdp_hub_read_config("/nowhere", &config), FSDP_NOT_FOUND, "there is no '/nowhere'");
@@ -362,6 +363,11 @@ TEST(a_folder_without_config_is_named)
     CHECK_ERROR(fsdp_hub_read_config("a/b/c", &config), FSDP_NOT_FOUND, "there is no 'a/b/c'");
     CHECK(!strstr(fsdp_last_error(), "hub"));
     CHECK_ERROR(fsdp_hub_read_config(NULL, &config), FSDP_INVALID, "required");
+    CHECK_ERROR(fsdp_hub_read_config(folder, &config), FSDP_NOT_FOUND, "which says what model it holds");
+    test_write_text(folder, "step-7", "");
+    CHECK_ERROR(fsdp_hub_read_config(folder, &config), FSDP_NOT_FOUND,
+                "which says what model it holds: it has checkpoints of a run: checkpoint.initial_load_path takes");
+    test_directory_free(folder);
 }
 
 static void check_written(const fsdp_model_config *config)
