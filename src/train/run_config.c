@@ -461,9 +461,10 @@ static fsdp_status check_data(const fsdp_train_config *config)
         return FSDP_FAIL(FSDP_INVALID, "no data: set data.path (a file or a list of files)");
     if (config->data.path_count && mixed)
         return FSDP_FAIL(FSDP_INVALID,
-                         "data.path and data.mixture exclude each other: '%s' and %lld sources: add the file to the "
+                         "data.path and data.mixture exclude each other: '%s' and %lld source%s: add the file to the "
                          "mixture, or leave one of them out",
-                         config->data.paths[0], (long long)config->data.mixture_count);
+                         config->data.paths[0], (long long)config->data.mixture_count,
+                         fsdp__plural(config->data.mixture_count));
     if (config->data.mixture_count > MOST_SOURCES)
         return FSDP_FAIL(FSDP_INVALID, "data.mixture has %lld sources: at most %d are mixed",
                          (long long)config->data.mixture_count, (int)MOST_SOURCES);

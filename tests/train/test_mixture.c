@@ -231,7 +231,7 @@ TEST(what_does_not_fit_is_refused)
         {"data.packing", "true", tokens, "data.packing is set, which is for conversations"},
         {"data.on_long_row", "skip", tokens, "data.on_long_row is set"},
         {"data.chat_template", "a.jinja", tokens, "data.chat_template is set, which is for conversations"},
-        {"data.mixture", "[{path: a.bin}]", tokens, "data.path and data.mixture exclude each other"},
+        {"data.mixture", "[{path: a.bin}]", tokens, "/tokens.bin' and 1 source: add the file"},
         {"data.on_long_row", "error", NULL, "has 66 tokens, which is more than training.seq_len (--seq-len) 64"},
         {"validation.share", "0.999", NULL, "60 rows, leaves none to train on"},
     };
