@@ -47,6 +47,13 @@ static fsdp_status find_whole(const reading *r, json_t **out)
     return FSDP_OK;
 }
 
+/* Refuses a file by what is wrong with its first damaged line. */
+static fsdp_status refuse(const reading *r)
+{
+    return FSDP_FAIL(FSDP_FORMAT, "%s%s", r->first_damage,
+                     r->whole == 0 ? ": name the file that metrics.jsonl of the run's config names" : "");
+}
+
 /* Leaves out a line, or the part of one, that `what` is wrong with. Fails if that leaves too little. */
 static fsdp_status leave_out(reading *r, int64_t line, const char *what)
 {
@@ -54,7 +61,7 @@ static fsdp_status leave_out(reading *r, int64_t line, const char *what)
     (void)FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': line %lld%s", r->path, (long long)line, what);
     if (!r->first_damage)
         FSDP__TRY_NEW(r->first_damage = fsdp__strdup(fsdp_last_error()));
-    return r->damaged < r->whole + MOST_DAMAGED ? FSDP_OK : FSDP_FAIL(FSDP_FORMAT, "%s", r->first_damage);
+    return r->damaged < r->whole + MOST_DAMAGED ? FSDP_OK : refuse(r);
 }
 
 static fsdp_status add_line(reading *r, const json_t *line)
@@ -136,7 +143,7 @@ static fsdp_status pass_over(reading *r, FILE *file)
     r->line++;
     FSDP_TRY(leave_out(r, r->line, what));
     if (r->whole == 0)
-        return FSDP_FAIL(FSDP_FORMAT, "%s", r->first_damage);
+        return refuse(r);
     for (int c = getc_unlocked(file); c != EOF && c != '\n';)
         c = getc_unlocked(file);
     return FSDP_OK;
@@ -171,7 +178,7 @@ static fsdp_status read_all(reading *r)
     status = read_lines(r, file);
     fclose(file);
     if (status == FSDP_OK && r->damaged > 0 && r->damaged >= r->whole && !r->has_header)
-        return FSDP_FAIL(FSDP_FORMAT, "%s", r->first_damage);
+        return refuse(r);
     return status;
 }
 

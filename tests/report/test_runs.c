@@ -321,7 +321,9 @@ TEST(what_is_no_metrics_is_refused_by_line)
     char *absent = test_path(f.path, "absent"), *empty = test_path(f.path, "empty");
 
     CHECK_EQ(read_text("", "it holds no run"), FSDP_FORMAT);
-    CHECK_EQ(read_text("hello\nworld\n", "line 1 is no JSON object"), FSDP_FORMAT);
+    CHECK_EQ(
+        read_text("hello\nworld\n", "line 1 is no JSON object: name the file that metrics.jsonl of the run's config"),
+        FSDP_FORMAT);
     CHECK_EQ(read_text("[1, 2]\n{\"step\": 1}\n", "line 1 is no JSON object"), FSDP_FORMAT);
     CHECK_EQ(read_text("{\"loss\": 1}\n", "line 1: neither the header of a run, nor a step"), FSDP_FORMAT);
     CHECK_EQ(read_text("{\"step\": 1, \"loss\": \"high\"}\n", "line 1: 'loss' is neither a number nor null"),
