@@ -145,7 +145,7 @@ static int tokenize(request *r)
     const fsdp__shown_rows shown = {r->inputs, r->input_count, r->shown, r->options.learn_all};
     int result = 0;
 
-    if (fsdp_tokenizer_open(r->tokenizer, &tokenizer) != FSDP_OK ||
+    if (fsdp_fail_prefix(fsdp_tokenizer_open(r->tokenizer, &tokenizer), "--tokenizer") != FSDP_OK ||
         fsdp__conversations_open(r->tokenizer, tokenizer, r->chat_template, r->inputs, r->input_count, &r->options,
                                  &r->chat) != FSDP_OK)
         return fsdp__failure("%s", fsdp_last_error());
@@ -185,7 +185,8 @@ static int with_line(request *r, int argc, char **argv)
     if (args.positional_count == 0)
         return fsdp__usage_error("tokenize: no file of text given");
     if ((!r->output && !r->show) || !r->tokenizer)
-        return fsdp__usage_error("tokenize: %s is missing", r->output || r->show ? "--tokenizer FOLDER" : "-o OUT.bin");
+        return fsdp__usage_error("tokenize: %s is missing",
+                                 r->output || r->show ? "--tokenizer FOLDER" : "-o OUT.bin, or --show N,");
     if (r->output && fsdp__output_is_apart("--output", r->output) != FSDP_OK)
         return fsdp__usage_error("tokenize: %s", fsdp_last_error());
     if (fsdp__args_integer("--show", r->show, 1, 1 << 20, &r->shown) != FSDP_OK)

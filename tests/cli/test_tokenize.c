@@ -47,10 +47,11 @@ FIXTURE_TEST(a_wrong_command_line_is_said_to_be)
 
     SAYS(0, "fsdp tokenize IN... -o OUT.bin --tokenizer FOLDER", "tokenize", "--help");
     SAYS(2, "tokenize: no file of text given", "tokenize", "-o", "x.bin");
-    SAYS(2, "tokenize: -o OUT.bin is missing", "tokenize", f->data);
+    SAYS(2, "tokenize: -o OUT.bin, or --show N, is missing", "tokenize", f->data);
     SAYS(2, "tokenize: --tokenizer FOLDER is missing", "tokenize", f->data, "-o", "x.bin");
     SAYS(2, "--threads", "tokenize", f->data, "-o", "x.bin", "--tokenizer", f->directory, "--threads", "0");
     SAYS(2, "bytes of text need no file of tokens", "tokenize", f->data, "-o", "x.bin", "--tokenizer", "bytes");
     SAYS(1, "neither a tokenizer.json nor a tokenizer.model nor a vocab.json", "tokenize", f->data, "-o", "x.bin",
          "--tokenizer", f->directory);
+    SAYS(1, "fsdp: --tokenizer: cannot open 'nowhere'", "tokenize", f->data, "-o", "x.bin", "--tokenizer", "nowhere");
 }
