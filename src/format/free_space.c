@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include "base/compiler.h"
 #include "base/limits.h"
@@ -50,8 +51,11 @@ static fsdp_status examine(const char *folder, double *free, uint64_t *block)
 
     if (statvfs(folder, &system) != 0)
         return FSDP_FAIL(FSDP_IO, "cannot examine '%s': %s", folder, strerrordesc_np(errno));
-    /* Some network and user-space file systems do not know their size. */
-    *free = system.f_blocks != 0 ? (double)system.f_bavail * (double)system.f_frsize : INFINITY;
+    /* Some network and user-space file systems do not know their size. Root may use what is kept for it. */
+    *free = system.f_blocks == 0
+                ? INFINITY
+                : (double)(geteuid() == 0 ? FSDP__MAX(system.f_bfree, system.f_bavail) : system.f_bavail) *
+                      (double)system.f_frsize;
     *block = FSDP__MIN(FSDP__MAX((uint64_t)system.f_frsize, 1), MOST_BLOCK_BYTES);
     return FSDP_OK;
 }

@@ -47,7 +47,7 @@ int statvfs(const char *path, struct statvfs *info)
     if (real(path, info) != 0)
         return -1;
     if (room >= 0) {
-        info->f_bavail = (fsblkcnt_t)room;
+        info->f_bavail = info->f_bfree = (fsblkcnt_t)room;
         info->f_frsize = 1;
     }
     return 0;
