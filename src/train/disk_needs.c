@@ -21,73 +21,101 @@ enum {
     MOST_STEPS = 1000000 /* for metrics: a run that is to take more is mostly ended by hand */
 };
 
+/* Names the moments when most lies on the disks: old checkpoints go between them. */
+typedef enum moment {
+    LAST_CHECKPOINT,
+    EXPORT
+} moment;
+
 /* Describes what is written for one key. */
 typedef struct part {
     const char *key, *path; /* NULL: nothing is */
     double bytes;
     char what[60];
-    bool is_folder;     /* the path is a folder, once there is one, and not a name in a folder */
-    struct stat folder; /* that it is written into */
-    double free;        /* there */
+    dev_t disk;
+    double free; /* there */
 } part;
 
-/* Returns how many checkpoints the run adds to those that are there: one is removed only when another is whole. */
-static int64_t checkpoints_of(const fsdp_train_run *run)
+/* Returns the number of steps that the run surely takes: a validation may end it early. */
+static int64_t steps_of(const fsdp_train_run *run)
 {
-    int64_t steps = run->config->training.steps, interval = run->config->checkpoint.interval, there = 0;
-    int64_t left = steps / interval - run->step / interval + (steps % interval != 0);
+    int64_t left = FSDP__MAX(run->config->training.steps - run->step, 0);
+
+    return run->validation.stops ? 0 : run->config->training.early_stop > 0 ? FSDP__MIN(left, 1) : left;
+}
+
+/* Returns how many checkpoints the run surely writes. */
+static int64_t saves_of(const fsdp_train_run *run)
+{
+    int64_t steps = steps_of(run), end = run->step + steps, interval = run->config->checkpoint.interval;
+
+    if (steps == 0 || !fsdp__train_saves(run->config))
+        return 0;
+    return run->config->training.early_stop > 0 ? 1 : end / interval - run->step / interval + (end % interval != 0);
+}
+
+/* Returns how many more checkpoints there are than now: one is removed only when another is whole. */
+static int64_t checkpoints_at(const fsdp_train_run *run, moment at)
+{
+    int64_t keep = run->config->checkpoint.keep_latest_k, there = 0;
     FSDP__FREED int64_t *list = NULL;
     bool held = fsdp_hold_error(true);
 
     (void)fsdp__step_list_in(&run->saves.folder, "", &list, &there);
     fsdp_release_error(held);
-    return run->step >= steps ? 0 : FSDP__MIN(left, there > 0 ? 1 : 2);
+    if (there > 0)
+        return at == LAST_CHECKPOINT || keep == 0 || keep > there ? FSDP__MIN(saves_of(run), 1) : 0;
+    return FSDP__MIN(saves_of(run), at == EXPORT && keep == 1 ? 1 : 2);
 }
 
-static part part_of_checkpoints(const fsdp_train_run *run)
+static part part_of_checkpoints(const fsdp_train_run *run, moment at)
 {
-    int64_t count = fsdp__train_saves(run->config) ? checkpoints_of(run) : 0;
-    part p = {.key = "checkpoint.folder", .path = run->config->checkpoint.folder, .is_folder = true};
+    int64_t count = saves_of(run) > 0 ? checkpoints_at(run, at) : 0;
+    part p = {.key = "checkpoint.folder", .path = run->config->checkpoint.folder};
 
-    p.bytes = (double)count * run->saves.bytes;
+    p.bytes = count > 0 ? (double)count * run->saves.bytes : 0;
     snprintf(p.what, sizeof p.what, "%lld checkpoint%s", (long long)count, fsdp__plural(count));
     return p;
+}
+
+static part part_of_export(const fsdp_train_run *run, moment at)
+{
+    return (part){.key = "export.path",
+                  .path = run->config->save.path,
+                  .bytes = run->hold && at == EXPORT ? (double)run->hold->bytes : 0,
+                  .what = "the model"};
 }
 
 /* Returns the part of metrics that have about so many bytes in each step. */
 static part part_of_metrics(const fsdp_train_run *run, const char *key, const char *path, int bytes)
 {
-    int64_t steps = FSDP__MIN(run->config->training.steps - run->step, MOST_STEPS);
-
-    return (part){.key = key,
-                  .path = path,
-                  .bytes = (double)steps * bytes,
-                  .what = "metrics",
-                  .is_folder = path == run->config->metrics.tensorboard};
+    return (part){
+        .key = key, .path = path, .bytes = (double)FSDP__MIN(steps_of(run), MOST_STEPS) * bytes, .what = "metrics"};
 }
 
-/* Finds the folder, and what is free there. One that cannot be opened has an error of its own. */
-static fsdp_status find_folder(part *p)
+/* Finds the disk, and what is free there: that of the folder or the file if there is one, which may be a mount of its
+ * own, and else that of the folder it comes into. Returns false where none is filled, as by a pipe, or it is not
+ * known: what cannot be opened has an error of its own. */
+static bool find_disk(part *p)
 {
     FSDP__SCOPED(fsdp__directory_close) fsdp__directory folder = {.path = NULL};
     FSDP__FREED char *name = NULL;
+    struct stat info;
+    bool there = stat(p->path, &info) == 0;
 
-    if (!p->is_folder || fsdp__directory_open(p->path, &folder) != FSDP_OK)
-        FSDP_TRY(fsdp__directory_of_target(p->path, &folder, &name));
-    if (fstat(folder.fd, &p->folder) != 0)
-        return fsdp__file_error("examine", folder.path);
-    return fsdp__room_free(folder.path, &p->free);
+    if (there && !S_ISDIR(info.st_mode) && !S_ISREG(info.st_mode))
+        return false;
+    if (!there && (fsdp__directory_of_target(p->path, &folder, &name) != FSDP_OK || fstat(folder.fd, &info) != 0))
+        return false;
+    p->disk = info.st_dev;
+    return fsdp__room_free(there ? p->path : folder.path, &p->free) == FSDP_OK;
 }
 
 /* Lists the parts that are written at all; returns their number. */
-static int list_parts(const fsdp_train_run *run, part out[PARTS])
+static int list_parts(const fsdp_train_run *run, moment at, part out[PARTS])
 {
     const fsdp_train_config *c = run->config;
-    const part all[PARTS] = {part_of_checkpoints(run),
-                             {.key = "export.path",
-                              .path = run->hold ? c->save.path : NULL,
-                              .bytes = run->hold ? (double)run->hold->bytes : 0,
-                              .what = "the model"},
+    const part all[PARTS] = {part_of_checkpoints(run, at), part_of_export(run, at),
                              part_of_metrics(run, "metrics.jsonl", c->metrics.jsonl, 400),
                              part_of_metrics(run, "metrics.csv", c->metrics.csv, 150),
                              part_of_metrics(run, "metrics.tensorboard", c->metrics.tensorboard, 800)};
@@ -97,13 +125,14 @@ static int list_parts(const fsdp_train_run *run, part out[PARTS])
     for (int i = 0; i < PARTS; i++)
         if (all[i].path && all[i].bytes > 0) {
             out[count] = all[i];
-            count += find_folder(&out[count]) == FSDP_OK;
+            count += find_disk(&out[count]);
         }
     fsdp_release_error(held);
     return count;
 }
 
-/* Checks the sum of all parts that go where the first of these goes. */
+/* Checks the sum of all parts that go where the first of these goes. Two folders of one file system with quotas of
+ * their own have different amounts free, and no sum. */
 static fsdp_status check_sum(const part *parts, int count)
 {
     double sum = 0, free = parts[0].free;
@@ -112,10 +141,9 @@ static fsdp_status check_sum(const part *parts, int count)
     for (int i = 0; i < count; i++) {
         size_t used = strlen(text);
 
-        if (parts[i].folder.st_dev != parts[0].folder.st_dev)
+        if (parts[i].disk != parts[0].disk || parts[i].free != free)
             continue;
         sum += parts[i].bytes;
-        free = FSDP__MIN(free, parts[i].free);
         snprintf(text + used, sizeof text - used, "%s%s for %s (%s)", used ? ", " : "",
                  fsdp__size_text(parts[i].bytes, FSDP__ROOM(40)), parts[i].what, parts[i].key);
     }
@@ -128,12 +156,31 @@ static fsdp_status check_sum(const part *parts, int count)
                      fsdp__size_text_beside(free, sum, FSDP__ROOM(40)), text);
 }
 
-fsdp_status fsdp__train_check_disk(const fsdp_train_run *run)
+/* Checks the room for one checkpoint, which each rank writes its file of. */
+static fsdp_status check_one(const fsdp_train_run *run)
+{
+    int ranks = fsdp_context_world_size(run->context);
+    FSDP__SCOPED(fsdp__file_list_release) fsdp__file_list files = {.count = 0};
+
+    for (int rank = 0; rank < ranks; rank++)
+        FSDP_TRY(fsdp__file_list_add(&files, "rank", (uint64_t)(run->saves.bytes / ranks)));
+    return fsdp_fail_prefix(fsdp__room_check(run->config->checkpoint.folder, &files), "checkpoint.folder");
+}
+
+static fsdp_status check_moment(const fsdp_train_run *run, moment at)
 {
     part parts[PARTS];
-    int count = list_parts(run, parts);
+    int count = list_parts(run, at, parts);
 
     for (int i = 0; i < count; i++)
         FSDP_TRY(check_sum(&parts[i], count - i));
     return FSDP_OK;
+}
+
+fsdp_status fsdp__train_check_disk(const fsdp_train_run *run)
+{
+    if (saves_of(run) > 0)
+        FSDP_TRY(check_one(run));
+    FSDP_TRY(check_moment(run, LAST_CHECKPOINT));
+    return check_moment(run, EXPORT);
 }

@@ -14,7 +14,6 @@
 #include "checkpoint/saver.h"
 #include "checkpoint/superseded.h"
 #include "device/device.h"
-#include "format/free_space.h"
 #include "state/entry.h"
 #include "train/checkpoint_extras.h"
 #include "train/checkpoint_values.h"
@@ -137,16 +136,6 @@ static fsdp_status count_bytes(fsdp_train_run *run)
     return FSDP_OK;
 }
 
-static fsdp_status check_room(const fsdp_train_run *run, double bytes)
-{
-    int ranks = fsdp_context_world_size(run->context);
-    FSDP__SCOPED(fsdp__file_list_release) fsdp__file_list files = {.count = 0};
-
-    for (int rank = 0; rank < ranks; rank++)
-        FSDP_TRY(fsdp__file_list_add(&files, "rank", (uint64_t)(bytes / ranks)));
-    return fsdp__room_check(run->config->checkpoint.folder, &files);
-}
-
 /* Sets a newer checkpoint aside. A run that was told to go on from an older checkpoint makes the newer ones again. The
  * old ones get another name, so that nobody who looks for the newest finds what this run has left behind. */
 static fsdp_status set_aside(const fsdp_train_run *run, int64_t step)
@@ -201,7 +190,6 @@ fsdp_status fsdp__saves_begin(fsdp_train_run *run)
     if (is_first(run)) {
         fsdp__remove_leftovers(run->context, &saves->folder); /* now: they take room */
         FSDP_TRY(fsdp__extras_read(run, &saves->extras));
-        FSDP_TRY(of_folder(check_room(run, saves->bytes)));
         FSDP_TRY(fsdp__train_check_disk(run));
         FSDP_TRY(of_folder(set_newer_aside(run)));
     }

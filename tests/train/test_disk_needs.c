@@ -1,4 +1,5 @@
 /* Whether a disk has room for all that a run writes to it is known at its start, and told with what is written. */
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,7 +11,8 @@
 enum {
     PARAMETERS = 7692,
     MODEL = 4 * PARAMETERS,
-    CHECKPOINT = 3 * MODEL
+    CHECKPOINT = 3 * MODEL,
+    TEXTS = 1 << 14 /* beside the model, at most */
 };
 
 static int write_everything(void **state)
@@ -58,8 +60,45 @@ TEST_WITH(all_that_goes_to_one_disk_is_added_up, write_everything, NULL)
     story_set(s, "training.steps", "8"); /* one more, beside those that are there */
     refuses(s, CHECKPOINT + MODEL, "for 1 checkpoint (checkpoint.folder), ");
     goes(s, CHECKPOINT + MODEL + metrics + beside);
-    refuses(s, CHECKPOINT - 1, "checkpoint.folder: it needs "); /* all steps are done */
-    goes(s, CHECKPOINT + beside);
+    refuses(s, MODEL - 1, "export.path: cannot write the model"); /* all steps are done */
+    goes(s, MODEL + beside);
+}
+
+/* At the export the checkpoint before the last is gone, and a validation may have ended the run at its first one. */
+TEST_WITH(what_need_not_be_written_is_no_reason, write_everything, NULL)
+{
+    story *s = *state;
+    int64_t metrics = 400 * STORY_STEPS;
+
+    story_set(s, "checkpoint.keep_latest_k", "1");
+    refuses(s, 2 * CHECKPOINT, "KiB for 2 checkpoints (checkpoint.folder), 2.3KiB for metrics (metrics.jsonl): make");
+    goes(s, 2 * CHECKPOINT + metrics);
+    test_remove_tree(s->folder);
+    story_set(s, "export.overwrite", "true");
+    test_set_keys(s->config, "validation.share=0.1 validation.freq=2 training.early_stop=1");
+    refuses(s, CHECKPOINT + MODEL, "for 1 checkpoint (checkpoint.folder), ");
+    goes(s, 2 * CHECKPOINT - 1);
+}
+
+/* Returns a FIFO at a new path, with a reader, whose descriptor is given. */
+static char *open_fifo(const story *s, int *out_fd)
+{
+    char *path = test_path(s->directory, "fifo");
+
+    CHECK_EQ(mkfifo(path, 0600), 0);
+    *out_fd = open(path, O_RDONLY | O_NONBLOCK);
+    CHECK(*out_fd >= 0);
+    return path;
+}
+
+TEST_WITH(a_pipe_fills_no_disk, write_everything, NULL)
+{
+    story *s = *state;
+    int fd;
+
+    story_set(s, "metrics.jsonl", open_fifo(s, &fd));
+    goes(s, 2 * CHECKPOINT + MODEL + TEXTS);
+    close(fd);
 }
 
 /* Gives a new folder on another file system than that of the tests; NULL: there is none. */
