@@ -504,43 +504,8 @@ void fsdp__directory_unmake(const fsdp__directory *directory, int made)
     fsdp__walk_unmake(directory->fd, directory->path, made);
 }
 
-static fsdp_status remove_entry(const fsdp__directory *in, const char *name, int levels);
-
-static fsdp_status remove_entries(const fsdp__directory *from, const char *kept, int levels)
-{
-    fsdp_status status = FSDP_OK;
-    struct dirent *entry;
-    DIR *directory;
-
-    FSDP_TRY(fsdp__directory_list(from, &directory));
-    while (status == FSDP_OK && (entry = fsdp__directory_next(directory, from->path, &status)))
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
-            (!kept || strcmp(entry->d_name, kept) != 0))
-            status = remove_entry(from, entry->d_name, levels);
-    closedir(directory);
-    return status;
-}
-
-/* What is cleaned up after a lack of memory needs none. */
-static fsdp_status remove_folder(const fsdp__directory *in, const char *name, int levels)
-{
-    char path[PATH_MAX];
-    fsdp__directory folder = {.path = path};
-    fsdp_status status;
-
-    snprintf(path, sizeof path, "%s/%s", in->path, name);
-    folder.fd = openat(in->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (folder.fd < 0)
-        return cannot("remove", in, name);
-    status = remove_entries(&folder, NULL, levels);
-    (void)close(folder.fd);
-    FSDP_TRY(status);
-    if ((folder_is_refused() || unlinkat(in->fd, name, AT_REMOVEDIR) != 0) && errno != ENOENT)
-        return cannot("remove", in, name);
-    return FSDP_OK;
-}
-
-static fsdp_status remove_entry(const fsdp__directory *in, const char *name, int levels)
+/* Removes a file, or gives the name of a folder. */
+static fsdp_status remove_file(const fsdp__directory *in, const char *name, int levels, char out_folder[NAME_MAX + 1])
 {
     if (!folder_is_refused() && (unlinkat(in->fd, name, 0) == 0 || errno == ENOENT))
         return FSDP_OK;
@@ -549,7 +514,74 @@ static fsdp_status remove_entry(const fsdp__directory *in, const char *name, int
     if (levels == 0)
         return FSDP_FAIL(FSDP_STATE, "'%s' holds '%s', which this program has not made, so it was not removed",
                          in->path, name);
-    return remove_folder(in, name, levels - 1);
+    snprintf(out_folder, NAME_MAX + 1, "%s", name);
+    return FSDP_OK;
+}
+
+/* Removes all files in `from` but `kept`, and gives the name of a folder in it, "" if there is none. It closes the
+ * list, which is of `from` and may have its descriptor. */
+static fsdp_status remove_files(DIR *list, const fsdp__directory *from, const char *kept, int levels,
+                                char out_folder[NAME_MAX + 1])
+{
+    fsdp_status status = FSDP_OK;
+    struct dirent *entry;
+
+    *out_folder = '\0';
+    while (status == FSDP_OK && (entry = fsdp__directory_next(list, from->path, &status)))
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
+            (!kept || strcmp(entry->d_name, kept) != 0))
+            status = remove_file(from, entry->d_name, levels, out_folder);
+    closedir(list);
+    return status;
+}
+
+static fsdp_status remove_folder(const fsdp__directory *in, const char *name, int levels);
+
+/* Removes folder after folder, each when the list above it is closed: a process that has run out of descriptors, and
+ * has just closed one, can clean up. */
+static fsdp_status remove_entries(const fsdp__directory *from, const char *kept, int levels)
+{
+    char folder[NAME_MAX + 1];
+    fsdp_status status;
+    DIR *list;
+
+    do {
+        FSDP_TRY(fsdp__directory_list(from, &list));
+        status = remove_files(list, from, kept, levels, folder);
+        if (status == FSDP_OK && *folder)
+            status = remove_folder(from, folder, levels - 1);
+    } while (status == FSDP_OK && *folder);
+    return status;
+}
+
+/* Empties a folder, and closes it. One that holds only files needs no second descriptor. */
+static fsdp_status empty_folder(const fsdp__directory *folder, int levels)
+{
+    char none[NAME_MAX + 1];
+    fsdp_status status;
+    DIR *list = levels == 0 ? fdopendir(folder->fd) : NULL;
+
+    if (list)
+        return remove_files(list, folder, NULL, 0, none);
+    status = levels == 0 ? fsdp__file_error("open", folder->path) : remove_entries(folder, NULL, levels);
+    (void)close(folder->fd);
+    return status;
+}
+
+/* What is cleaned up after a lack of memory needs none. */
+static fsdp_status remove_folder(const fsdp__directory *in, const char *name, int levels)
+{
+    char path[PATH_MAX];
+    fsdp__directory folder = {.path = path};
+
+    snprintf(path, sizeof path, "%s/%s", in->path, name);
+    folder.fd = openat(in->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (folder.fd < 0)
+        return cannot("remove", in, name);
+    FSDP_TRY(empty_folder(&folder, levels));
+    if ((folder_is_refused() || unlinkat(in->fd, name, AT_REMOVEDIR) != 0) && errno != ENOENT)
+        return cannot("remove", in, name);
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__directory_clear(const fsdp__directory *directory, const char *kept, int levels)

@@ -198,11 +198,13 @@ static void let_go(fsdp__publication *p)
 
     p->held = false;
     fsdp__directory_close(&p->content);
+    if (p->target.made == 0)
+        fsdp__target_release(&p->target); /* where no more files may be open, this gives one for the removal */
     if (p->unfinished)
         fsdp__staging_leave(&p->staging);
     else if (fsdp__staging_remove(&p->staging) != FSDP_OK && p->context)
-        fsdp_log(p->context, FSDP_LOG_WARNING, "cannot remove all temporary files beside or in '%s'",
-                 p->options.folder);
+        fsdp_log(p->context, FSDP_LOG_WARNING, "cannot remove all temporary files beside or in '%s': %s",
+                 p->options.folder, fsdp_last_error());
     if (!p->committed)
         fsdp__target_unmake(&p->target);
     fsdp__target_release(&p->target);
