@@ -1,5 +1,6 @@
 /* disk_needs.c - what a run writes to each file system, before it trains. Only what is certain counts, as in
  * memory_needs.c: a run that is refused could not have come to its end. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -131,8 +132,14 @@ static int list_parts(const fsdp_train_run *run, moment at, part out[PARTS])
     return count;
 }
 
-/* Checks the sum of all parts that go where the first of these goes. Two folders of one file system with quotas of
- * their own have different amounts free, and no sum. */
+/* Returns whether two amounts that are free are one, which others write into meanwhile. Two folders of a file system
+ * with quotas of their own have different ones. */
+static bool are_one(double free, double other)
+{
+    return fabs(free - other) <= FSDP__MAX(free, other) / 16;
+}
+
+/* Checks the sum of all parts that go where the first of these goes. */
 static fsdp_status check_sum(const part *parts, int count)
 {
     double sum = 0, free = parts[0].free;
@@ -141,9 +148,10 @@ static fsdp_status check_sum(const part *parts, int count)
     for (int i = 0; i < count; i++) {
         size_t used = strlen(text);
 
-        if (parts[i].disk != parts[0].disk || parts[i].free != free)
+        if (parts[i].disk != parts[0].disk || !are_one(parts[i].free, parts[0].free))
             continue;
         sum += parts[i].bytes;
+        free = FSDP__MIN(free, parts[i].free);
         snprintf(text + used, sizeof text - used, "%s%s for %s (%s)", used ? ", " : "",
                  fsdp__size_text(parts[i].bytes, FSDP__ROOM(40)), parts[i].what, parts[i].key);
     }
