@@ -137,8 +137,9 @@ void fsdp__saves_release(fsdp_train_run *run);
 
 /* ---- disk_needs.c ---- */
 
-/* Checks, on rank 0, whether each file system has room for all that the run surely writes to it: checkpoints and metrics
- * at the last checkpoint, and with the model at the export. A run that may end early surely writes one checkpoint. */
+/* Checks, on rank 0, whether each file system has room for all that the run surely writes to it: checkpoints and
+ * metrics at the last checkpoint, and with the model at the export. A run that may end early surely writes one
+ * checkpoint. */
 fsdp_status fsdp__train_check_disk(const fsdp_train_run *run);
 
 /* ---- warnings.c: what stands out is said once, in the log and the metrics (watch/signs.h) ---- */
