@@ -58,15 +58,15 @@ static int64_t saves_of(const fsdp_train_run *run)
 /* Returns how many more checkpoints there are than now: one is removed only when another is whole. */
 static int64_t checkpoints_at(const fsdp_train_run *run, moment at)
 {
-    int64_t keep = run->config->checkpoint.keep_latest_k, there = 0;
+    int64_t keep = run->config->checkpoint.keep_latest_k, saves = saves_of(run), there = 0;
     FSDP__FREED int64_t *list = NULL;
     bool held = fsdp_hold_error(true);
 
     (void)fsdp__step_list_in(&run->saves.folder, "", &list, &there);
     fsdp_release_error(held);
     if (there > 0)
-        return at == LAST_CHECKPOINT || keep == 0 || keep > there ? FSDP__MIN(saves_of(run), 1) : 0;
-    return FSDP__MIN(saves_of(run), at == EXPORT && keep == 1 ? 1 : 2);
+        return at == LAST_CHECKPOINT || keep == 0 || keep > there ? FSDP__MIN(saves, 1) : 0;
+    return FSDP__MIN(saves, at == EXPORT && keep == 1 ? 1 : 2);
 }
 
 static part part_of_checkpoints(const fsdp_train_run *run, moment at)
@@ -90,8 +90,9 @@ static part part_of_export(const fsdp_train_run *run, moment at)
 /* Returns the part of metrics that have about so many bytes in each step. */
 static part part_of_metrics(const fsdp_train_run *run, const char *key, const char *path, int bytes)
 {
-    return (part){
-        .key = key, .path = path, .bytes = (double)FSDP__MIN(steps_of(run), MOST_STEPS) * bytes, .what = "metrics"};
+    int64_t steps = steps_of(run);
+
+    return (part){.key = key, .path = path, .bytes = (double)FSDP__MIN(steps, MOST_STEPS) * bytes, .what = "metrics"};
 }
 
 /* Finds the disk, and what is free there: that of the folder or the file if there is one, which may be a mount of its
