@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -94,6 +95,13 @@ fsdp__memory_limit fsdp__memory_limit_of_one(void)
     fsdp__memory_limit data = {resource_limit(RLIMIT_DATA), "what 'ulimit -d' leaves a process"};
 
     return data.bytes < space.bytes ? data : space;
+}
+
+bool fsdp__memory_is_left(uint64_t bytes)
+{
+    void *taken = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    return taken != MAP_FAILED && munmap(taken, bytes) == 0;
 }
 
 /* ---- limits of all ---- */

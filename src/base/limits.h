@@ -30,6 +30,8 @@ uint64_t fsdp__control_group_limit(const char *membership, const char *mount);
 bool fsdp__control_group_is_frozen(const char *membership, const char *mount);
 /* Returns what is left of this process's own limit (ulimit -v, ulimit -d). */
 fsdp__memory_limit fsdp__memory_limit_of_one(void);
+/* Returns whether this process could take so many bytes now: found by trying. */
+bool fsdp__memory_is_left(uint64_t bytes);
 /* Returns what the machine could give now without taking it from somebody; FSDP__NO_LIMIT: not known. */
 uint64_t fsdp__memory_available(void);
 

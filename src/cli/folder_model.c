@@ -1,6 +1,7 @@
 /* folder_model.c - loads the model of a folder. */
 #include "cli/folder_model.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "adapter/adapter.h"
@@ -8,6 +9,7 @@
 #include "base/compiler.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/limits.h"
 #include "cli/cli.h"
 #include "fsdp/parallelize.h"
 #include "fsdp/shard.h"
@@ -157,6 +159,26 @@ static fsdp_status add_named_adapter(loading *l, fsdp_module *model)
     return fsdp_fail_prefix(status, "--adapter");
 }
 
+/* Makes the first products where a limit is set, if memory is left: oneDNN makes its code for plain and for transposed
+ * weights then, and ends the process by a signal where it cannot. Activations would take what it needs. */
+static fsdp_status check_products(fsdp_context *context)
+{
+    const uint64_t least = (uint64_t)16 << 20;
+    fsdp_status status;
+    fsdp_tensor *one;
+
+    if (fsdp__memory_limit_of_one().bytes == FSDP__NO_LIMIT)
+        return FSDP_OK;
+    if (!fsdp__memory_is_left(least))
+        return FSDP_FAIL(FSDP_NO_MEMORY, "the model is loaded, and products of matrices need %llu MiB more%s",
+                         (unsigned long long)least >> 20, fsdp__limit_behind(ENOMEM));
+    FSDP_TRY(fsdp_scope_begin(context));
+    one = fsdp_zeros(fsdp_cpu(context), FSDP_F32, FSDP_SHAPE(64, 64));
+    status = fsdp_matmul(fsdp_linear(one, one, NULL), one) ? FSDP_OK : fsdp_last_status();
+    fsdp_scope_end(context, NULL);
+    return status;
+}
+
 static fsdp_status fill(loading *l, fsdp_module *model)
 {
     const fsdp__folder_model_options *o = l->options;
@@ -176,7 +198,7 @@ static fsdp_status fill(loading *l, fsdp_module *model)
     FSDP_TRY(fsdp_module_materialize(model, o->device));
     FSDP_TRY(load_weights(l, model));
     fsdp_module_train(model, false);
-    return FSDP_OK;
+    return check_products(model->context);
 }
 
 static void release(loading *l)

@@ -2,9 +2,11 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "base/file.h"
 #include "faults/run.h"
 
 #define TRAIN "train", f->config, "--training.steps=2"
+#define GPT2 REFERENCE "/models/tiny-gpt2"
 
 /* Runs the program under `limit`, a command of the shell's. */
 #define LIMITED(limit, ...) \
@@ -98,6 +100,24 @@ FIXTURE_TEST(a_stack_is_enough_or_the_message_says_so)
     check_ran(&p);
 }
 
+/* Without memory for its code oneDNN ends the process by a signal. */
+FIXTURE_TEST(memory_for_products_is_enough_or_the_message_says_so)
+{
+    fixture *f = *state;
+
+    if (TEST_SANITIZED)
+        skip();
+    for (int kib = 12000; kib <= 36000; kib += test_long() ? 250 : 3000) {
+        char limit[40];
+        program p;
+
+        snprintf(limit, sizeof limit, "ulimit -d %d", kib);
+        p = LIMITED(limit, "generate", GPT2, "--tokens=1,2", "--max-new-tokens=2");
+        if (p.status != 0)
+            check_refused(&p, "memory");
+    }
+}
+
 FIXTURE_TEST(a_files_size_is_enough_or_the_message_says_so)
 {
     fixture *f = *state;
@@ -138,6 +158,25 @@ FIXTURE_TEST(descriptors_are_enough_or_the_message_says_so)
     }
     p = LIMITED("ulimit -n 64", TRAIN, "-n", "2");
     check_ran(&p);
+}
+
+FIXTURE_TEST(a_process_without_descriptors_leaves_a_whole_model_or_nothing)
+{
+    fixture *f = *state;
+    char *model = test_path(f->directory, "converted"), *saving = test_path(f->directory, "converted.saving");
+
+    for (int most = 7; most <= 14; most++) {
+        char limit[40];
+        program p;
+
+        snprintf(limit, sizeof limit, "ulimit -n %d", most);
+        p = LIMITED(limit, "convert", GPT2, model, "--dtype=bfloat16");
+        CHECK(!fsdp__path_exists(saving));
+        CHECK_EQ(fsdp__path_exists(model), p.status == 0);
+        if (p.status == 0)
+            test_remove_tree(model);
+        CHECK_NULL(strstr(p.output, "cannot remove"));
+    }
 }
 
 /* Runs the program; this call of its own fails as at a limit. */
