@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/hash.h"
@@ -29,6 +30,7 @@
 static const fsdp__folder_kind checkpoint_folder = {.noun = "checkpoint", .mark = FSDP__MANIFEST_NAME};
 
 struct fsdp_checkpoint_saver {
+    pid_t process; /* that has made it */
     fsdp_context *context;
     fsdp_process_group *group;
     char *folder;
@@ -88,6 +90,7 @@ fsdp_status fsdp_checkpoint_saver_create(const char *folder, const fsdp_checkpoi
     s = fsdp__calloc(1, sizeof *s);
     if (!s)
         return out_of_memory();
+    s->process = getpid();
     s->context = fsdp_process_group_context(group);
     s->group = group;
     if (options)
@@ -139,9 +142,24 @@ static void end(fsdp_checkpoint_saver *s)
     s->published = false;
 }
 
+/* Returns whether this is a child of fork(): it has no thread of its parent's, and what is on disk is not its. */
+static bool is_inherited(const fsdp_checkpoint_saver *s)
+{
+    return getpid() != s->process;
+}
+
+static fsdp_status check_own(const fsdp_checkpoint_saver *s)
+{
+    return is_inherited(s) ? FSDP_FAIL(FSDP_STATE,
+                                       "process %ld has made the saver of '%s', and a child of fork() cannot use it: "
+                                       "make another",
+                                       (long)s->process, s->folder)
+                           : FSDP_OK;
+}
+
 static void join(fsdp_checkpoint_saver *s)
 {
-    if (!s->has_thread)
+    if (!s->has_thread || is_inherited(s))
         return;
     pthread_join(s->thread, NULL);
     FSDP__TELL(WORK_BORROWED, .object = s);
@@ -442,6 +460,7 @@ fsdp_status fsdp_checkpoint_saver_save(fsdp_checkpoint_saver *saver, const fsdp_
 
     if (!saver)
         return FSDP_FAIL(FSDP_INVALID, "cannot save a checkpoint: there is no saver");
+    FSDP_TRY(check_own(saver));
     FSDP_TRY(fsdp_checkpoint_saver_wait(saver, NULL));
     status = begin(saver, content);
     if (status != FSDP_OK) {
@@ -467,6 +486,7 @@ fsdp_status fsdp_checkpoint_saver_wait(fsdp_checkpoint_saver *saver, int64_t *ou
         *out_step = -1;
     if (!saver)
         return FSDP_FAIL(FSDP_INVALID, "cannot wait for a checkpoint: there is no saver");
+    FSDP_TRY(check_own(saver));
     return saver->pending ? finish(saver, written(saver), out_step) : FSDP_OK;
 }
 
@@ -478,6 +498,7 @@ fsdp_status fsdp_checkpoint_saver_poll(fsdp_checkpoint_saver *saver, int64_t *ou
         *out_step = -1;
     if (!saver)
         return FSDP_FAIL(FSDP_INVALID, "cannot look for a checkpoint: there is no saver");
+    FSDP_TRY(check_own(saver));
     if (!saver->pending)
         return FSDP_OK;
     busy = !atomic_load(&saver->done);

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -19,6 +20,7 @@
 struct fsdp__publication {
     fsdp_context *context;
     pthread_mutex_t mutex; /* held in every call */
+    pid_t process;         /* that has begun it: a child of fork() ends nothing */
     bool held;             /* it has begun, and not ended */
     bool given_up;         /* from elsewhere: it never begins again */
     bool committed;
@@ -194,18 +196,18 @@ static fsdp_status begin(fsdp__publication *p)
 /* Removes what was made, unless it was committed. */
 static void let_go(fsdp__publication *p)
 {
-    bool held = fsdp_hold_error(true);
+    bool held = fsdp_hold_error(true), own = getpid() == p->process;
 
     p->held = false;
     fsdp__directory_close(&p->content);
     if (p->target.made == 0)
         fsdp__target_release(&p->target); /* where no more files may be open, this gives one for the removal */
-    if (p->unfinished)
+    if (p->unfinished || !own)
         fsdp__staging_leave(&p->staging);
     else if (fsdp__staging_remove(&p->staging) != FSDP_OK && p->context)
         fsdp_log(p->context, FSDP_LOG_WARNING, "cannot remove all temporary files beside or in '%s': %s",
                  p->options.folder, fsdp_last_error());
-    if (!p->committed)
+    if (!p->committed && own)
         fsdp__target_unmake(&p->target);
     fsdp__target_release(&p->target);
     fsdp_release_error(held);
@@ -255,6 +257,7 @@ fsdp_status fsdp__publication_begin(fsdp__publication *p, const fsdp__publish_op
 
     FSDP__HELD(&p->mutex);
     p->options = *options;
+    p->process = getpid();
     p->held = !p->given_up;
     p->committed = p->unfinished = false;
     status = name_failure(p, p->held ? begin(p) : given_up());

@@ -1,6 +1,7 @@
 /* Saves one after the other: copies that are written on a thread, what is kept, what the dead have left, who gives up.
  */
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -129,6 +130,42 @@ TEST(memory_is_that_of_one_copy)
     fsdp_device_memory(fsdp_cpu(context), &during);
     CHECK_EQ(during.live_total_bytes, before.live_total_bytes);
     scene_free(&model);
+    fsdp_context_free(context);
+    job_free(&j);
+}
+
+/* Does what a child of fork() may not do; returns 0 if it is refused, or does nothing. */
+static int use_inherited(fsdp_checkpoint_saver *saver)
+{
+    const fsdp_checkpoint_content nothing = {.step = 9};
+    int64_t step;
+    bool refused = fsdp_checkpoint_saver_wait(saver, &step) == FSDP_STATE &&
+                   fsdp_checkpoint_saver_poll(saver, &step) == FSDP_STATE &&
+                   fsdp_checkpoint_saver_save(saver, &nothing) == FSDP_STATE &&
+                   strstr(fsdp_last_error(), "a child of fork() cannot use it");
+
+    fsdp_checkpoint_saver_abandon(saver);
+    fsdp_checkpoint_saver_free(saver);
+    return refused ? 0 : 1;
+}
+
+TEST(a_child_of_fork_leaves_its_parents_save_alone)
+{
+    fsdp_context *context = test_context();
+    job j = job_create();
+    fsdp_checkpoint_saver *saver = saver_of(context, &j, &(fsdp_checkpoint_saver_options){.async = true});
+    pid_t child;
+    int status;
+
+    CHECK_OK(save_and_spoil(saver, context, 1, 1));
+    child = fork();
+    if (child == 0)
+        _exit(use_inherited(saver));
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK_EQ(status, 0);
+    CHECK_OK(fsdp_checkpoint_saver_wait(saver, NULL));
+    load_model(context, j.folder, 1, 1);
+    fsdp_checkpoint_saver_free(saver);
     fsdp_context_free(context);
     job_free(&j);
 }
