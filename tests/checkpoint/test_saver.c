@@ -1,5 +1,6 @@
 /* Saves one after the other: copies that are written on a thread, what is kept, what the dead have left, who gives up.
  */
+#include <dirent.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -149,15 +150,34 @@ static int use_inherited(fsdp_checkpoint_saver *saver)
     return refused ? 0 : 1;
 }
 
+static int count_threads(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    int count = 0;
+
+    CHECK(tasks);
+    while (readdir(tasks))
+        count++;
+    closedir(tasks);
+    return count;
+}
+
+/* The thread that writes has ended before the fork, or the child might wait for a lock that only that thread gives
+ * back. */
 TEST(a_child_of_fork_leaves_its_parents_save_alone)
 {
     fsdp_context *context = test_context();
     job j = job_create();
     fsdp_checkpoint_saver *saver = saver_of(context, &j, &(fsdp_checkpoint_saver_options){.async = true});
+    int status, threads;
     pid_t child;
-    int status;
 
+    CHECK_OK(save_and_spoil(saver, context, 0, 1)); /* starts all threads that stay */
+    CHECK_OK(fsdp_checkpoint_saver_wait(saver, NULL));
+    threads = count_threads();
     CHECK_OK(save_and_spoil(saver, context, 1, 1));
+    while (count_threads() > threads)
+        usleep(1000);
     child = fork();
     if (child == 0)
         _exit(use_inherited(saver));
