@@ -167,6 +167,19 @@ TEST_WITH(a_group_may_go_before_others_have_freed_its_region, rank_peer_one_gpu,
 
 /* ---- a device that is late ---- */
 
+/* Lets another stream stand when the region was read. Closing it now would wait for that stream in the driver. */
+static fsdp_status go_on_behind(const rank_peer *g, atomic_int *open)
+{
+    fsdp_status status;
+
+    atomic_store(open, 0);
+    fakecuda.hold(fsdp_stream_native(g->other), open);
+    status = fsdp_barrier(g->staged);
+    atomic_store(open, 1);
+    FSDP_TRY(status);
+    return fsdp_stream_synchronize(g->other);
+}
+
 /* Reads the region on a stream that stands, and frees it behind that; nobody waits. */
 static fsdp_status free_behind(const rank_peer *g, fsdp_process_group *group, void *region, atomic_int *open)
 {
@@ -184,7 +197,7 @@ static fsdp_status free_behind(const rank_peer *g, fsdp_process_group *group, vo
     FSDP_TRY(status);
     FSDP_TRY(fsdp_stream_synchronize(g->stream));
     fsdp__device_free(g->device, copy, ODD, FSDP_MEMORY_ACTIVATION);
-    return FSDP_OK;
+    return go_on_behind(g, open);
 }
 
 /* The device of one rank is late when all free; what it reads goes when it has read it. */
@@ -208,7 +221,7 @@ static int frees_while_a_device_is_late(const rank_child *child, fsdp_context *c
         fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
         status = fsdp_barrier(g.staged);
         meanwhile = taken();
-        if (status == FSDP_OK)
+        for (int i = 0; i < 2 && status == FSDP_OK; i++)
             status = fsdp_barrier(g.staged);
     }
     for (int i = 0; i < 3 && status == FSDP_OK;

@@ -33,9 +33,8 @@ typedef struct fsdp__device_region {
     void *memory;
     bool opened;               /* another rank has made the memory */
     int group;                 /* its index */
-    bool left;                 /* the program has given it back: it is closed when the device uses it no more, */
-    bool marked;               /* which is known: at the next moment */
-    fsdp__device_moment *last; /* NULL: from when it was marked on */
+    bool left;                 /* the program has given it back: it is closed when the device has nothing to do, */
+    fsdp__device_moment *last; /* which nobody asks again before this moment; NULL: it is asked at the next look */
     fsdp__shared_header *header;
     words *words;              /* by rank of the arena */
     const fsdp_stream *waited; /* the last one that was made to wait, */
@@ -152,14 +151,17 @@ static region *region_at(fsdp__arena_view *view, const void *memory)
     return r;
 }
 
-/* Asks when the device has done all that it has been given. Where it cannot tell, as when it is lost, it is asked
- * again. */
-static void ask(region *r)
+/* Asks whether the device has nothing to do, and otherwise, when it has done all that it has been given. A device that
+ * cannot tell, as one that is lost, is asked again at the next look. */
+static bool is_idle(region *r)
 {
-    bool held = fsdp_hold_error(true);
+    bool held = fsdp_hold_error(true), told;
 
-    r->marked = fsdp__device_mark_all(r->device, &r->last) == FSDP_OK;
+    fsdp__moment_unref(r->last);
+    r->last = NULL;
+    told = fsdp__device_mark_all(r->device, &r->last) == FSDP_OK;
     fsdp_release_error(held);
+    return told && !r->last;
 }
 
 fsdp__shared_header *fsdp__device_region_leave(fsdp__arena_view *view, void *memory)
@@ -169,7 +171,6 @@ fsdp__shared_header *fsdp__device_region_leave(fsdp__arena_view *view, void *mem
     if (!r)
         return NULL;
     r->left = true;
-    ask(r);
     return r->header;
 }
 
@@ -180,12 +181,10 @@ void fsdp__region_count_out(const fsdp__arena_view *view, fsdp__shared_header *h
     atomic_fetch_add(&header->given_back, 1);
 }
 
-/* Returns whether a region was given back and the device uses it no more. */
-static bool is_unused(region *r)
+/* Returns whether a region was given back, and closing it waits for nothing. */
+static bool may_close(region *r)
 {
-    if (r->left && !r->marked)
-        ask(r);
-    return r->left && r->marked && (!r->last || r->last->reached(r->last));
+    return r->left && (!r->last || r->last->reached(r->last)) && is_idle(r);
 }
 
 static void unlist(fsdp__arena_view *view, region **link)
@@ -204,11 +203,11 @@ static void close_region(const fsdp__arena_view *view, region *r)
     fsdp__region_count_out(view, header);
 }
 
-/* Closes what the program has given back and nothing uses; with `all`, all that it has given back. */
+/* Closes what the program has given back, where that waits for nothing; with `all`, all that it has given back. */
 static void close_left(fsdp__arena_view *view, bool all)
 {
     for (region **link = &view->regions, *r; (r = *link) != NULL;) { /* only the program's thread changes the list */
-        if (!is_unused(r) && !(all && r->left)) {
+        if (!may_close(r) && !(all && r->left)) {
             link = &r->next;
             continue;
         }

@@ -10,16 +10,18 @@
  *
  * [Note: when it goes back to the card]
  * Only the process that has made the memory can free it, when all have closed it. A rank that gives it back closes it
- * when its device has done all that it had been given by then, and counts itself out in the header. The device may wait
- * for a rank that is late, so the host waits for nothing: each rank looks when it gives a region back, whenever its
- * program issues a call or comes back from one, and before the next region is made. The rank that made it then looks
- * whether all are counted out. No call is made for that: a rank that frees late keeps the memory, but holds up no other
- * rank. Once the ranks that freed a region have met again, and their devices are done with it, it has gone.
+ * when its device has nothing to do, and counts itself out in the header. In closing it the driver may wait for all
+ * that the device has been given, what came after the memory was given back included; and the device may wait for a
+ * rank that is late, and that one for this host. So each rank looks when it gives a region back, whenever its program
+ * issues a call or comes back from one, and before the next region is made, and leaves open what it would wait for. The
+ * rank that made it then looks whether all are counted out. No call is made for that: a rank that frees late keeps the
+ * memory, but holds up no other rank. Once the ranks that freed a region have met again, and their devices are done
+ * with it, it has gone.
  *
  * Where a driver frees nothing in the order of a stream, freeing waits until the process's device has done all its
  * work, that of other ranks of the process too. Those may be waiting for work that this rank has not issued yet. So
  * ranks that are threads free only where all ranks of a group are in one call, as the next region is made, and as they
- * leave. Closing memory of another process may wait in the driver for what the device has been given since.
+ * leave.
  *
  * A rank that leaves the world closes what it has given back when its device is done, and waits for that. If others
  * have its memory open it waits for them, at most for comm.timeout: with its process the memory would go, which they
@@ -42,8 +44,8 @@ fsdp_status fsdp__device_region_make(struct fsdp__shared_header *header, fsdp_de
 /* Opens it on this rank, and gives where it lies. */
 fsdp_status fsdp__device_region_open(fsdp__arena_group *group, struct fsdp__shared_header *header, fsdp_device *device,
                                      const fsdp__export *theirs, void **out);
-/* Gives it back on this rank: a look closes it, and counts the rank out, when its device has done all that it has been
- * given by the first look. Returns its header; NULL: there is no such region. It waits for nothing. */
+/* Gives it back on this rank: a look closes it, and counts the rank out, when its device has nothing to do. Returns its
+ * header; NULL: there is no such region. It waits for nothing. */
 struct fsdp__shared_header *fsdp__device_region_leave(fsdp__arena_view *view, void *memory);
 /* Counts this rank out of a region, on a device or not. */
 void fsdp__region_count_out(const fsdp__arena_view *view, struct fsdp__shared_header *header);
@@ -51,8 +53,8 @@ void fsdp__region_count_out(const fsdp__arena_view *view, struct fsdp__shared_he
 void fsdp__device_region_free(fsdp__arena_view *view, struct fsdp__shared_header *header);
 /* Keeps what the header owns, as the rank that made it is about to give it back, until the others have, too. */
 void fsdp__device_region_keep(fsdp__arena_view *view, const struct fsdp__shared_header *header);
-/* Closes what this rank has given back and its device uses no more, and frees what is kept and all have closed ([Note:
- * when it goes back to the card]); on the program's thread. */
+/* Closes what this rank has given back, if its device has nothing to do, and frees what is kept and all have closed
+ * ([Note: when it goes back to the card]); on the program's thread. */
 void fsdp__device_regions_look(fsdp__arena_view *view);
 /* Closes all of it, and frees what is kept, as the rank leaves. [blocks] while devices use it or others have it open */
 void fsdp__device_regions_end(fsdp__arena_view *view);
