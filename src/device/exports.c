@@ -52,6 +52,11 @@ fsdp_status fsdp__device_mark_all(fsdp_device *device, fsdp__device_moment **out
     return device->backend->mark_all(device, out);
 }
 
+bool fsdp__device_is_over(fsdp_device *device)
+{
+    return device->backend->is_over(device);
+}
+
 fsdp_status fsdp__device_try_words(fsdp_device *device, uint32_t *word)
 {
     return device->backend->try_words(device, word);

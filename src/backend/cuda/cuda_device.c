@@ -188,6 +188,7 @@ static const fsdp__backend backend = {
     .import_open = fsdp__cuda_import_open,
     .import_close = fsdp__cuda_import_close,
     .mark_all = fsdp__cuda_mark_all,
+    .is_over = fsdp__cuda_is_over,
     .try_words = fsdp__cuda_try_words,
     .write_word = fsdp__cuda_write_word,
     .await_word = fsdp__cuda_await_word,

@@ -15,6 +15,7 @@
 #include "comm/transport/arena/outboxes.h"
 #include "comm/transport/arena/rendezvous.h"
 #include "device/device.h"
+#include "device/moment.h"
 
 enum {
     HALF_BYTES = 32 << 20,
@@ -265,7 +266,8 @@ static bool awaits_reads(const fsdp__arena_group *g, int rank)
 }
 
 /* A rank is busy until its peers have done the calls, too, since they read its outbox. Once it was released it does not
- * wait for them; and a call that was torn will not be done, so it gets some more releases for what was issued. */
+ * wait for them; and a call that was torn, or is on a device that is lost, will not be done. The first gets some more
+ * releases for what was issued. */
 uint64_t fsdp__peer_busy(void *group)
 {
     const fsdp__arena_group *g = group;
@@ -274,7 +276,8 @@ uint64_t fsdp__peer_busy(void *group)
     bool behind = awaits_reads(g, g->rank);
 
     if (atomic_load(&p->releases) > 0)
-        return behind || (is_behind(g, g->rank) && !(atomic_load(&p->torn) && atomic_load(&p->releases) > RELEASES));
+        return behind || (is_behind(g, g->rank) && !(atomic_load(&p->torn) && atomic_load(&p->releases) > RELEASES) &&
+                          !fsdp__device_is_over(p->device));
     for (int r = 0; r < g->size; r++) {
         behind = behind || is_behind(g, r);
         sum += (uint64_t)fsdp__word_at(&words_of(g, r)->arrived) + fsdp__word_at(&words_of(g, r)->done);
