@@ -72,9 +72,10 @@ void fsdp__process_group_destroy(fsdp_process_group *group)
 {
     if (!group)
         return;
-    /* Calls on workers still use the group. Peers' reads of its memory are tracked by the world's numbers from now
-     * on. */
+    /* Calls on workers, and what counts readers there, still use the group. Peers' reads of its memory are tracked by
+     * the world's numbers from now on. */
     fsdp__comm_wait_done(group, group->issued, NULL);
+    fsdp__carried_wait_done(group->comm, group->last_reading);
     fsdp__carrier_watch_settle(group);
     fsdp__memory_hand_over(group);
     unlist(group);

@@ -62,6 +62,7 @@ static fsdp_status in_turn(fsdp_stream *stream, fsdp__stream_work work, reading 
     fsdp_status status;
 
     r->turn = ++comm->carried_issued;
+    r->group->last_reading = r->turn;
     if (fsdp__carried_is_done(comm, r->turn - 1) && fsdp__stream_enter(stream)) {
         status = work(stream, r);
         fsdp__stream_leave(stream);
@@ -70,7 +71,7 @@ static fsdp_status in_turn(fsdp_stream *stream, fsdp__stream_work work, reading 
     status = fsdp__stream_enqueue(stream, work, r, sizeof *r);
     if (status == FSDP_OK)
         return FSDP_OK;
-    comm->carried_issued--; /* later calls would wait for its turn */
+    r->group->last_reading = --comm->carried_issued; /* later calls would wait for its turn */
     fsdp__comm_break(comm, status, fsdp_last_error());
     return fsdp_fail_hop(status, __FILE__, __LINE__);
 }
