@@ -101,7 +101,7 @@ typedef struct fsdp__backend {
     fsdp_status (*import_open)(fsdp_device *device, const fsdp__export *theirs, void **out);
     void (*import_close)(fsdp_device *device, const fsdp__export *theirs, void *memory);
     fsdp_status (*mark_all)(fsdp_device *device, fsdp__device_moment **out);
-    bool (*is_over)(fsdp_device *device);
+    bool (*has_ended)(fsdp_device *device);
     fsdp_status (*try_words)(fsdp_device *device, uint32_t *word);
     fsdp_status (*write_word)(fsdp_stream *stream, uint32_t *word, uint32_t value);
     fsdp_status (*await_word)(fsdp_stream *stream, uint32_t *word, uint32_t value);

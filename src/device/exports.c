@@ -52,9 +52,9 @@ fsdp_status fsdp__device_mark_all(fsdp_device *device, fsdp__device_moment **out
     return device->backend->mark_all(device, out);
 }
 
-bool fsdp__device_is_over(fsdp_device *device)
+bool fsdp__device_has_ended(fsdp_device *device)
 {
-    return device->backend->is_over(device);
+    return device->backend->has_ended(device);
 }
 
 fsdp_status fsdp__device_try_words(fsdp_device *device, uint32_t *word)

@@ -24,9 +24,9 @@ typedef struct fsdp__device_moment {
 /* Gives the moment behind all that a device's streams have been given so far, which the caller owns; NULL: all of it is
  * done. For a device that carries. It waits for nothing. */
 fsdp_status fsdp__device_mark_all(fsdp_device *device, fsdp__device_moment **out);
-/* Returns whether nothing that such a device was given is still to come: it has done it, or is lost. It waits for
- * nothing. */
-bool fsdp__device_is_over(fsdp_device *device);
+/* Returns whether such a device is lost, and does nothing of what it was given any more. It waits for nothing. Any
+ * thread. */
+bool fsdp__device_has_ended(fsdp_device *device);
 
 /* Drops a reference; NULL is allowed. */
 static inline void fsdp__moment_unref(fsdp__device_moment *moment)

@@ -139,7 +139,7 @@ void *fsdp__cuda_stream_native(fsdp_stream *stream);
 void fsdp__cuda_await_streams(const fsdp_device *device);
 /* Gives the moment behind all that the streams have been given, what is queued included; NULL: all of it is done. */
 fsdp_status fsdp__cuda_mark_all(fsdp_device *device, fsdp__device_moment **out);
-bool fsdp__cuda_is_over(fsdp_device *device);
+bool fsdp__cuda_has_ended(fsdp_device *device);
 
 /* ---- cuda_event.c ---- */
 

@@ -113,33 +113,38 @@ static void all_free(fsdp__device_moment *base)
     fsdp__free(base);
 }
 
-/* Returns whether nothing of a stream is queued or runs; with `or_lost`, also where the device is lost. */
-static bool is_idle(const fsdp__cuda_stream *stream, bool or_lost)
+static bool is_idle(const fsdp__cuda_stream *stream)
 {
-    bool idle = fsdp__worker_done(&stream->worker) == fsdp__worker_queued(&stream->worker);
-    cudaError_t error = idle ? cudaStreamQuery(stream->native) : cudaErrorNotReady;
+    bool idle = fsdp__worker_done(&stream->worker) == fsdp__worker_queued(&stream->worker) &&
+                cudaStreamQuery(stream->native) == cudaSuccess;
 
     (void)cudaGetLastError(); /* it is no failure to have something to do */
-    return error == cudaSuccess || (or_lost && error != cudaErrorNotReady);
+    return idle;
 }
 
-bool fsdp__cuda_is_over(fsdp_device *device)
+/* Any thread may ask, so it does not look at queues, which the program's thread opens and closes. */
+bool fsdp__cuda_has_ended(fsdp_device *device)
 {
     fsdp__cuda_state *state = fsdp__cuda_state_of(device);
-    bool over = true;
+    bool over = true, lost = atomic_load(&state->lost.is);
 
     (void)cudaSetDevice(device->ordinal);
     FSDP__HELD(&state->mutex);
-    for (const fsdp__cuda_stream *stream = state->streams; stream && over; stream = stream->next)
-        over = is_idle(stream, true);
-    return over;
+    for (const fsdp__cuda_stream *stream = state->streams; stream && over; stream = stream->next) {
+        cudaError_t error = cudaStreamQuery(stream->native);
+
+        (void)cudaGetLastError();
+        over = error != cudaErrorNotReady;
+        lost = lost || (over && error != cudaSuccess);
+    }
+    return over && lost;
 }
 
 /* Marks the streams that have something to do; the state's mutex is held. */
 static fsdp_status mark_busy(const fsdp__cuda_state *state, all_marks *all)
 {
     for (fsdp__cuda_stream *stream = state->streams; stream; stream = stream->next)
-        if (!is_idle(stream, false)) {
+        if (!is_idle(stream)) {
             FSDP_TRY(fsdp__cuda_stream_mark(&stream->base, &all->marks[all->count]));
             all->count++;
         }

@@ -277,7 +277,7 @@ uint64_t fsdp__peer_busy(void *group)
 
     if (atomic_load(&p->releases) > 0)
         return behind || (is_behind(g, g->rank) && !(atomic_load(&p->torn) && atomic_load(&p->releases) > RELEASES) &&
-                          !fsdp__device_is_over(p->device));
+                          !fsdp__device_has_ended(p->device));
     for (int r = 0; r < g->size; r++) {
         behind = behind || is_behind(g, r);
         sum += (uint64_t)fsdp__word_at(&words_of(g, r)->arrived) + fsdp__word_at(&words_of(g, r)->done);
