@@ -95,17 +95,35 @@ typedef struct gap {
     size_t lacks; /* bytes that are to be mapped there */
 } gap;
 
-/* Compares with the best gap so far the one from a block on, or from the segment's end on (NULL), if it is one. */
+/* Counts what is to be mapped in [from, end) of a segment, of which `b` is the first block that may reach into it. */
+static size_t lacking_in(const segment *s, const block *b, size_t from, size_t end)
+{
+    size_t lacks = end - FSDP__MIN(s ? s->bytes : 0, end);
+
+    for (; b && b->offset < end; b = b->after)
+        if (b->gone && !b->leaving && b->offset + b->bytes > from)
+            lacks += FSDP__MIN(b->offset + b->bytes, end) - FSDP__MAX(b->offset, from);
+    return lacks;
+}
+
+/* Returns whether a live block reaches into [from, end) of a segment, of which `b` is the first that may. */
+static bool is_taken(const block *b, size_t from, size_t end)
+{
+    while (b && b->offset < end && !(b->live && b->offset + b->bytes > from))
+        b = b->after;
+    return b && b->offset < end;
+}
+
+/* Compares a gap with the best one so far: that from a block on, or from the segment's end on (NULL). */
 static void try_gap(segment *s, const block *b, size_t request, bool grows, gap *best)
 {
     gap g = {.segment = s, .from = b ? b->offset : s->bytes};
 
     g.end = g.from + request;
-    g.lacks = g.end - FSDP__MIN(g.end, s->bytes);
-    for (; b && b->offset < g.end && !b->live; b = b->after)
-        if (b->gone && !b->leaving)
-            g.lacks += FSDP__MIN(b->bytes, g.end - b->offset);
-    if ((!b || b->offset >= g.end) && (grows || g.end <= s->bytes) && (!best->segment || g.lacks < best->lacks))
+    if (is_taken(b, g.from, g.end) || (!grows && g.end > s->bytes))
+        return;
+    g.lacks = lacking_in(s, b, g.from, g.end);
+    if (!best->segment || g.lacks < best->lacks)
         *best = g;
 }
 
@@ -144,19 +162,10 @@ static bool is_far_above(const fsdp__allocator *a, size_t lacking, size_t reques
     return a->stats.reserved_bytes + lacking > most + most / FAR + LARGE_SEGMENT;
 }
 
-/* Returns whether far more would be mapped for a request of a pool than has ever lived at once. */
-static bool maps_far(const fsdp__allocator *a, fsdp__pool in, size_t request)
+/* Makes a free block of the pool that fits the request in a gap, or in a new segment where there is none. */
+static fsdp_status map_gap(fsdp__allocator *a, fsdp__pool in, size_t request, const gap *g)
 {
-    gap g = find_gap(a, in, request);
-
-    return is_far_above(a, g.segment ? g.lacks : request, request);
-}
-
-/* Makes a free block of the pool that fits the request, where the least is to be mapped for it. */
-static fsdp_status map_gap(fsdp__allocator *a, fsdp__pool in, size_t request)
-{
-    gap g = find_gap(a, in, request);
-    fsdp_status status = g.segment ? fill_gap(a, &g) : FSDP_NOT_FOUND;
+    fsdp_status status = g->segment ? fill_gap(a, g) : FSDP_NOT_FOUND;
 
     return status == FSDP_NOT_FOUND ? fsdp__segment_add(a, in, request) : status;
 }
@@ -185,59 +194,41 @@ static bool borrow(fsdp__allocator *a, size_t request, fsdp__pool *from)
 fsdp_status fsdp__segments_make_room(fsdp__allocator *a, fsdp__pool *in, size_t request)
 {
     fsdp_status status;
+    gap g;
 
     if (request > SIZE_MAX / 2)
         return FSDP_FAIL(FSDP_NO_MEMORY, "%zu bytes are more than there are addresses", request);
-    if (a->source.grow && maps_far(a, *in, request))
+    g = find_gap(a, *in, request);
+    if (a->source.grow && is_far_above(a, g.segment ? g.lacks : request, request)) {
         FSDP_TRY(fsdp__segments_return_all(a)); /* or it is leaving: the request takes back what it needs of that */
-    status = map_gap(a, *in, request);
-    if (status == FSDP_NO_MEMORY && fsdp__segments_return_unused(a))
-        status = map_gap(a, *in, request);
+        g = find_gap(a, *in, request);
+    }
+    status = map_gap(a, *in, request, &g);
+    if (status == FSDP_NO_MEMORY && fsdp__segments_return_unused(a)) {
+        g = find_gap(a, *in, request);
+        status = map_gap(a, *in, request, &g);
+    }
     return status == FSDP_NO_MEMORY && !a->waits && borrow(a, request, in) ? FSDP_OK : status;
 }
 
 /* ---- places of a step ---- */
-
-/* Returns whether a live block reaches into [place, end) of a segment; gives what was cut out there, or NULL. */
-static bool is_taken(const segment *s, size_t place, size_t end, block **hole)
-{
-    *hole = NULL;
-    for (block *b = s->first; b && b->offset < end; b = b->after) {
-        if (b->offset + b->bytes <= place)
-            continue;
-        if (b->live)
-            return true;
-        *hole = b->gone ? b : *hole;
-    }
-    return false;
-}
 
 /* Returns whether far more memory would be mapped at a place than has ever lived at once, as in steps that differ at
  * random. Then a free block elsewhere is better. Nothing is given back instead, since such steps would map five times
  * as often. */
 static bool is_far(const fsdp__allocator *a, const segment *s, size_t place, size_t bytes)
 {
-    size_t end = place + bytes;
-    size_t lacking = end - FSDP__MIN(s ? s->bytes : 0, end);
-
-    for (const block *b = s ? s->first : NULL; b && b->offset < end; b = b->after)
-        if (b->gone && !b->leaving && b->offset + b->bytes > place)
-            lacking += FSDP__MIN(b->offset + b->bytes, end) - FSDP__MAX(b->offset, place);
-    return is_far_above(a, lacking, bytes);
+    return is_far_above(a, lacking_in(s, s ? s->first : NULL, place, place + bytes), bytes);
 }
 
 /* Maps the memory that a place lacks, unless a live block is in the place. */
 static fsdp_status map_place(fsdp__allocator *a, segment *s, size_t place, size_t bytes)
 {
-    size_t end = place + bytes;
-    block *hole;
-    bool taken;
+    const gap g = {.segment = s, .from = place, .end = place + bytes};
 
     if (!s)
-        return fsdp__segment_add(a, FSDP__POOL_LARGE, end);
-    while (!(taken = is_taken(s, place, end, &hole)) && hole)
-        FSDP_TRY(fill(a, hole, place, end));
-    return taken || end <= s->bytes ? FSDP_OK : lengthen(a, s, whole_steps(end - s->bytes));
+        return fsdp__segment_add(a, FSDP__POOL_LARGE, g.end);
+    return is_taken(s->first, g.from, g.end) ? FSDP_OK : fill_gap(a, &g);
 }
 
 fsdp_status fsdp__segments_room_at(fsdp__allocator *a, size_t place, size_t bytes, block **out)

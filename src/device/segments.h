@@ -94,14 +94,14 @@ fsdp__block *fsdp__block_leave(fsdp__allocator *a, fsdp__block *block, size_t fr
 fsdp_status fsdp__segments_reserve(fsdp__allocator *a);
 /* Returns the newest segment of a pool; NULL: it has none. */
 fsdp__memory_segment *fsdp__segments_newest(const fsdp__allocator *a, fsdp__pool pool);
-/* Adds a segment as one free block. fsdp__blocks_reserve must have been called. */
+/* Adds a segment as one free block. fsdp__segments_reserve must have been called. */
 fsdp_status fsdp__segment_add(fsdp__allocator *a, fsdp__pool to, size_t request);
 /* Returns unused memory to the backend; returns whether there was any, and room for a request was made again. */
 bool fsdp__segments_return_unused(fsdp__allocator *a);
 /* Returns what is leaving, where it is known that no work uses it. */
 void fsdp__segments_let_go(fsdp__allocator *a);
 /* Makes a free block of the pool that fits the request, or of another one if the backend has no more memory. Gives the
- * pool. fsdp__blocks_reserve must have been called. */
+ * pool. fsdp__segments_reserve must have been called. */
 fsdp_status fsdp__segments_make_room(fsdp__allocator *a, fsdp__pool *in, size_t request);
 /* Returns what has been issued by now: what it will be past when the device gets there. */
 fsdp__past fsdp__segments_issued(const fsdp__allocator *a);
