@@ -133,8 +133,8 @@ static int list_parts(const fsdp_train_run *run, moment at, part out[PARTS])
     return count;
 }
 
-/* Returns whether two amounts that are free are one, which others write into meanwhile. Two folders of a file system
- * with quotas of their own have different ones. */
+/* Returns whether two folders of a file system share their free space, of which other programs may take some between
+ * two looks. Folders with quotas of their own differ by more. */
 static bool are_one(double free, double other)
 {
     return fabs(free - other) <= FSDP__MAX(free, other) / 16;

@@ -9,8 +9,8 @@ void fsdp__cpu_prepare_thread(const fsdp_device *device);
 /* Does the same for the thread that creates the device, and for those of its pool, which it starts. FSDP_NO_MEMORY:
  * the system starts fewer; FSDP_STATE: the process was forked, and its pool is its parent's. */
 fsdp_status fsdp__cpu_prepare_creator(fsdp_device *device);
-/* Does all of it for a thread that has not computed yet with so many, such as one that the context was handed to; sets
- * the number again where the thread has created a device of another context since. */
+/* Prepares a thread before each kernel: starts its pool where it has computed with fewer threads so far, as one that
+ * the context was handed to, and sets the number again where it has created a device of another context since. */
 fsdp_status fsdp__cpu_prepare_kernel(const fsdp_device *device);
 
 /* Allocate and free segments of ordinary memory, aligned to huge pages. */

@@ -33,8 +33,8 @@ typedef struct fsdp__device_region {
     void *memory;
     bool opened;               /* another rank has made the memory */
     int group;                 /* its index */
-    bool left;                 /* the program has given it back: it is closed when the device has nothing to do, */
-    fsdp__device_moment *last; /* which nobody asks again before this moment; NULL: it is asked at the next look */
+    bool left;                 /* the program has given it back; it is closed when the device has nothing to do */
+    fsdp__device_moment *last; /* the device is not asked again before it gets there; NULL: it is at the next look */
     fsdp__shared_header *header;
     words *words;              /* by rank of the arena */
     const fsdp_stream *waited; /* the last one that was made to wait, */
