@@ -3,6 +3,7 @@
  *     test_shard parity             runs tests/shard/test_parity.c
  *     test_shard parity '*batch'    runs the cases of it that the pattern matches (* and ?)
  */
+#include <fnmatch.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -76,10 +77,13 @@ static int end_case(void **state)
     return result;
 }
 
+static const char *pattern = "*"; /* of the cases to run */
+
 static int run_cases(const char *path)
 {
     struct CMUnitTest tests[1000];
     size_t count = 0;
+    bool any = false;
 
     for (test_entry *c = cases; c; c = c->next) {
         if (c->line <= 0 || strcmp(c->path, path) != 0)
@@ -88,8 +92,14 @@ static int run_cases(const char *path)
             print_error("%s has more than %zu cases\n", path, count);
             return 1;
         }
+        any = any || fnmatch(pattern, c->test.name, 0) == 0;
         tests[count++] = (struct CMUnitTest){c->test.name, run_case, begin_case, end_case, c};
     }
+    if (!any) {
+        print_error("%s has no case '%s'\n", path, pattern);
+        return 1;
+    }
+    cmocka_set_test_filter(pattern);
     return _cmocka_run_group_tests("tests", tests, count, NULL, NULL);
 }
 
@@ -184,7 +194,7 @@ int main(int argc, char **argv)
     take_small_pages();
     for (const test_entry *file = cases; file && argc > 1; file = file->next)
         if (is_called(file, argv[1])) {
-            cmocka_set_test_filter(argv[2]); /* NULL: all */
+            pattern = argc > 2 ? argv[2] : pattern;
             result = file->main ? file->main() : test_run_cases(file->path);
             test_drop_case();
             return result;
