@@ -302,6 +302,29 @@ static void die_holding(garden *g)
     CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
 }
 
+TEST(a_child_of_fork_leaves_its_parents_publication_alone)
+{
+    garden g = garden_create();
+    int status = 0;
+    pid_t child;
+
+    for (int old = 0; old < 2; old++) { /* a new folder, then one that is replaced */
+        CHECK_OK(garden_begin(&g));
+        garden_add(&g, "gate", "green");
+        garden_add(&g, "roses", old ? "red" : "white");
+        child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            fsdp__publication_free(g.publication);
+            _exit(0);
+        }
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        CHECK_OK(fsdp__publication_commit(g.publication));
+        garden_check_file(g.folder, "roses", old ? "red" : "white");
+    }
+    garden_free(&g);
+}
+
 TEST(what_a_dead_process_left_is_removed)
 {
     garden g = garden_create();
