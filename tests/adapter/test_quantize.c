@@ -374,13 +374,12 @@ TEST(columns_and_a_late_change_of_dtype_are_refused)
 }
 
 /* One rank has codes of another length. */
-static void check_difference(fsdp_context *context, void *arg)
+RANKS_TEST(a_rank_with_other_codes_is_found_out, 3)
 {
     fsdp_module *model = tree(context, fsdp_meta(context));
     fsdp_adapter *adapter = adapted(model);
     fsdp_status status;
 
-    (void)arg;
     CHECK_OK(fsdp_adapter_quantize(adapter, fsdp_context_rank(context) == 1 ? FSDP_QUANTIZE_INT8 : FSDP_QUANTIZE_NF4));
     status = fsdp_fully_shard(model, NULL);
     if (status == FSDP_OK)
@@ -391,13 +390,8 @@ static void check_difference(fsdp_context *context, void *arg)
     fsdp_module_unref(model);
 }
 
-TEST(a_rank_with_other_codes_is_found_out)
-{
-    test_run_ranks(3, check_difference, NULL);
-}
-
 /* A call that would put zeros, or other bytes, in the place of codes is refused, and changes nothing. */
-static void check_codes(fsdp_context *context, void *arg)
+WORLDS_TEST(codes_are_not_overwritten_by_a_call_that_cannot_make_them, 1, 2)
 {
     fsdp_module *model = tree(context, fsdp_meta(context));
     fsdp_adapter *adapter = adapted(model);
@@ -405,7 +399,6 @@ static void check_codes(fsdp_context *context, void *arg)
     uint8_t before[36 * 5], after[36 * 5];
     size_t part;
 
-    (void)arg;
     CHECK_OK(fsdp_adapter_quantize(adapter, FSDP_QUANTIZE_NF4));
     CHECK_ERROR(fsdp_module_initialize(model, 1), FSDP_STATE, "'0.weight': it is held in fewer bits");
     CHECK_OK(fsdp_fully_shard(model, NULL));
@@ -422,12 +415,6 @@ static void check_codes(fsdp_context *context, void *arg)
     CHECK_BYTES(after, before, part);
     fsdp_adapter_free(adapter);
     fsdp_module_unref(model);
-}
-
-TEST(codes_are_not_overwritten_by_a_call_that_cannot_make_them)
-{
-    test_run_ranks(1, check_codes, NULL);
-    test_run_ranks(2, check_codes, NULL);
 }
 
 /* Copies a state, but for 1.weight, in whose place come bytes of another shape. */

@@ -122,7 +122,7 @@ static kernels of_model(fsdp_context *context, int64_t layers)
     return k;
 }
 
-static void block(fsdp_context *context, void *arg)
+RANKS_TEST(a_block_of_llama_has_25_launches_of_which_12_are_products, 1)
 {
     static const kernels of_block = {.forward = {[FSDP__KERNEL_MATMUL] = 4,
                                                  [FSDP__KERNEL_NORM_FORWARD] = 2,
@@ -138,18 +138,12 @@ static void block(fsdp_context *context, void *arg)
                                                   [FSDP__KERNEL_SWIGLU_BACKWARD] = 1}};
     const kernels one = of_model(context, 1), two = of_model(context, 2);
 
-    (void)arg;
     for (int k = 0; k < FSDP__KERNELS; k++)
         if (two.forward[k] - one.forward[k] != of_block.forward[k] ||
             two.backward[k] - one.backward[k] != of_block.backward[k])
             TEST_FAIL("%s: %ld and %ld launches, expected %ld and %ld", fsdp__kernel_infos[k].name,
                       two.forward[k] - one.forward[k], two.backward[k] - one.backward[k], of_block.forward[k],
                       of_block.backward[k]);
-}
-
-TEST(a_block_of_llama_has_25_launches_of_which_12_are_products)
-{
-    test_run_ranks(1, block, NULL);
 }
 
 /* What is reserved beyond the ledger's peak is less than a granule for small blocks, and one for others. */
@@ -165,7 +159,7 @@ static void check_reserved(fsdp_device *device)
 }
 
 /* With a number of parameters as Llama-1B has them: 147. */
-static void steps(fsdp_context *context, void *arg)
+RANKS_TEST(the_norm_of_all_gradients_is_one_launch_and_so_is_a_step_of_all_parameters, 1)
 {
     fsdp_device *device = CHECK_PTR(fsdp_cuda(context, 0));
     fsdp_module *model = build(device, 16);
@@ -174,7 +168,6 @@ static void steps(fsdp_context *context, void *arg)
     fsdp_parameters parameters;
     double norm;
 
-    (void)arg;
     CHECK_OK(fsdp_module_parameters(model, &parameters));
     CHECK_EQ(parameters.count, 147);
     CHECK_OK(fsdp_adamw_create(&parameters, &adam, &optimizer));
@@ -196,8 +189,4 @@ static void steps(fsdp_context *context, void *arg)
     fsdp_module_unref(model);
 }
 
-TEST(the_norm_of_all_gradients_is_one_launch_and_so_is_a_step_of_all_parameters)
-{
-    test_run_ranks(1, steps, NULL);
-}
 #endif

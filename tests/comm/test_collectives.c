@@ -75,14 +75,13 @@ enum {
 };
 
 /* Calls on two workers and the host, all in one group: they run in the order they were issued. */
-static void interleave(fsdp_context *context, void *arg)
+RANKS_TEST(calls_on_several_streams_keep_their_order, 3)
 {
     fsdp_process_group *world = fsdp_world(context);
     int size = fsdp_process_group_size(world), rank = fsdp_process_group_rank(world);
     fsdp_stream *streams[2];
     int64_t sums[FLIGHT], *gathered = calloc((size_t)(FLIGHT * size), sizeof *gathered);
 
-    (void)arg;
     for (int i = 0; i < 2; i++)
         CHECK_OK(fsdp_stream_create(fsdp_cpu(context), FSDP_STREAM_WORKER, &streams[i]));
     for (int i = 0; i < FLIGHT; i++) {
@@ -105,21 +104,10 @@ static void interleave(fsdp_context *context, void *arg)
     free(gathered);
 }
 
-TEST(calls_on_several_streams_keep_their_order)
+RANKS_TEST(more_ranks_than_cores_make_progress, 32)
 {
-    test_run_ranks(3, interleave, NULL);
-}
-
-static void many_barriers(fsdp_context *context, void *arg)
-{
-    (void)arg;
     for (int i = 0; i < 500; i++)
         CHECK_OK(fsdp_barrier(fsdp_world(context)));
-}
-
-TEST(more_ranks_than_cores_make_progress)
-{
-    test_run_ranks(32, many_barriers, NULL);
 }
 
 enum {
@@ -182,7 +170,7 @@ static void check_averages(fsdp_context *context, void *arg)
 }
 
 /* Staging has room for less than a payload's worth of a part for each of so many ranks. */
-static void small_calls(fsdp_context *context, void *arg)
+RANKS_TEST(small_calls_of_many_ranks_are_right, 66)
 {
     enum {
         MANY = 66,
@@ -193,7 +181,6 @@ static void small_calls(fsdp_context *context, void *arg)
     int rank = fsdp_context_rank(context);
     float values[NUMEL], sums[NUMEL], sent[MANY], received[MANY];
 
-    (void)arg;
     for (int i = 0; i < NUMEL; i++)
         values[i] = (float)(rank + i);
     CHECK_OK(fsdp_all_reduce(world, values, sums, NUMEL, FSDP_F32, FSDP_SUM, stream));
@@ -206,11 +193,6 @@ static void small_calls(fsdp_context *context, void *arg)
         CHECK_EQ(received[r], r * MANY + rank);
     CHECK_OK(fsdp_reduce_scatter(world, sent, received, 1, FSDP_F32, FSDP_SUM, stream));
     CHECK_EQ(received[0], MANY * MANY * (MANY - 1) / 2 + MANY * rank);
-}
-
-TEST(small_calls_of_many_ranks_are_right)
-{
-    test_run_ranks(66, small_calls, NULL);
 }
 
 TEST(an_average_is_a_division)

@@ -49,7 +49,7 @@ TEST(ranks_that_disagree_get_one_message_that_names_both_calls)
                                   "rank 0 but reduce_scatter sum of 4096 bytes bfloat16 on rank 1");
 }
 
-static void disagree_on_blocks(fsdp_context *context, void *arg)
+RANKS_TEST(ranks_with_other_block_sizes_disagree, WORLD)
 {
     fsdp_process_group *world = fsdp_world(context);
     int rank = fsdp_process_group_rank(world);
@@ -57,33 +57,21 @@ static void disagree_on_blocks(fsdp_context *context, void *arg)
     fsdp_sharded_buffer buffers[2] = {{x, y, 20, 10, 1, FSDP_F32, FSDP_F32, FSDP_F32},
                                       {x + 20, y + 20, rank == 2 ? 11 : 10, 10, 1, FSDP_F32, FSDP_F32, FSDP_F32}};
 
-    (void)arg;
     CHECK_ERROR(
         fsdp_all_gather_coalesced(world, buffers, 2, cpu_stream(context)), FSDP_MISMATCH,
         "call 1 is all_gather_coalesced of 2 buffers with 80 bytes float32 on rank 0 but all_gather_coalesced of 2 "
         "buffers with 80 bytes float32 on rank 2 with other sizes or dtypes of the buffers");
 }
 
-TEST(ranks_with_other_block_sizes_disagree)
-{
-    test_run_ranks(WORLD, disagree_on_blocks, NULL);
-}
-
-static void disagree_on_flags(fsdp_context *context, void *arg)
+RANKS_TEST(ranks_with_other_flags_disagree, WORLD)
 {
     fsdp_process_group *world = fsdp_world(context);
     uint8_t flags[4] = {1, 1, 1, 1};
 
-    (void)arg;
     CHECK_ERROR(fsdp__process_group_any(world, &(fsdp__any){.flags = flags,
                                                             .count = fsdp_process_group_rank(world) == 2 ? 3 : 4,
                                                             .stream = cpu_stream(context)}),
                 FSDP_MISMATCH, "on rank 2 with another number of flags");
-}
-
-TEST(ranks_with_other_flags_disagree)
-{
-    test_run_ranks(WORLD, disagree_on_flags, NULL);
 }
 
 typedef struct labelled {
@@ -173,13 +161,12 @@ TEST(ranks_that_disagree_are_told_what_each_was_doing)
 
 /* ---- ranks that give up ---- */
 
-static void one_aborts(fsdp_context *context, void *arg)
+RANKS_TEST(an_abort_reaches_everybody, WORLD)
 {
     fsdp_process_group *world = fsdp_world(context);
     int pair[2] = {0, 2}, rank = fsdp_process_group_rank(world);
     fsdp_process_group *others = NULL;
 
-    (void)arg;
     CHECK_OK(fsdp_process_group_create(context, pair, 2, "others", &others));
     if (rank == 1) {
         fsdp_abort(context, "no more coffee");
@@ -194,12 +181,11 @@ static void one_aborts(fsdp_context *context, void *arg)
 }
 
 /* Ranks have agreed whose failure it is; rank 1 ends the world for it. */
-static void one_aborts_for_another(fsdp_context *context, void *arg)
+RANKS_TEST(an_abort_names_the_rank_once, WORLD)
 {
     fsdp_process_group *world = fsdp_world(context);
     int rank = fsdp_process_group_rank(world);
 
-    (void)arg;
     (void)fsdp_agree(world, rank == 2 ? FSDP_FAIL(FSDP_IO, "no more coffee") : FSDP_OK);
     CHECK_STRING(fsdp_last_error(), "rank 2: no more coffee");
     if (rank == 1)
@@ -209,27 +195,11 @@ static void one_aborts_for_another(fsdp_context *context, void *arg)
     CHECK(!strstr(fsdp_last_error(), "rank 1"));
 }
 
-TEST(an_abort_names_the_rank_once)
+RANKS_TEST(waiting_for_a_rank_that_left_is_an_error, WORLD)
 {
-    test_run_ranks(WORLD, one_aborts_for_another, NULL);
-}
-
-TEST(an_abort_reaches_everybody)
-{
-    test_run_ranks(WORLD, one_aborts, NULL);
-}
-
-static void one_leaves(fsdp_context *context, void *arg)
-{
-    (void)arg;
     CHECK_OK(fsdp_barrier(fsdp_world(context)));
     if (fsdp_context_rank(context) != 1)
         CHECK_ERROR(fsdp_barrier(fsdp_world(context)), FSDP_COMM, "rank 1 has left");
-}
-
-TEST(waiting_for_a_rank_that_left_is_an_error)
-{
-    test_run_ranks(WORLD, one_leaves, NULL);
 }
 
 static fsdp_status body_fails(fsdp_context *context, void *arg)
@@ -373,25 +343,18 @@ TEST(making_a_world_may_fail)
     }
 }
 
-static void agreement(fsdp_context *context, void *arg)
+RANKS_TEST(a_local_failure_becomes_everybodys, WORLD)
 {
     fsdp_process_group *world = fsdp_world(context);
     fsdp_status mine =
         fsdp_context_rank(context) >= 1 ? FSDP_FAIL(FSDP_IO, "disk %d is full", fsdp_context_rank(context)) : FSDP_OK;
 
-    (void)arg;
     CHECK_ERROR(fsdp_agree(world, mine), FSDP_IO, "rank 1: disk 1 is full");
     CHECK_OK(fsdp_agree(world, FSDP_OK)); /* nothing is broken */
 }
 
-TEST(a_local_failure_becomes_everybodys)
+RANKS_TEST(a_failure_of_who_is_alone_has_no_number, 1)
 {
-    test_run_ranks(WORLD, agreement, NULL);
-}
-
-static void alone(fsdp_context *context, void *arg)
-{
-    (void)arg;
     CHECK_EQ(fsdp_agree(fsdp_world(context), FSDP_FAIL(FSDP_IO, "the disk is full")), FSDP_IO);
     CHECK_STRING(fsdp_last_error(), "the disk is full");
     CHECK_OK(fsdp_agree(fsdp_world(context), FSDP_OK));
@@ -437,11 +400,6 @@ TEST(memory_of_a_call_that_failed_may_be_unmapped)
 {
     for (int round = 0; round < 30; round++)
         test_run_ranks(WORLD, take_memory_away, NULL);
-}
-
-TEST(a_failure_of_who_is_alone_has_no_number)
-{
-    test_run_ranks(1, alone, NULL);
 }
 
 /* ---- processes that die, with nobody watching them ---- */

@@ -269,23 +269,17 @@ TEST(gpus_that_do_not_reach_each_other_go_through_the_host)
     unsetenv("FSDP_FAKECUDA_PEERS");
 }
 
-static void disagree(fsdp_context *context, void *arg)
+RANKS_TEST(ranks_that_want_other_carriers_are_named, 2)
 {
     plain_call c = {.what = REDUCE, .dtype = FSDP_F32, .count = 3};
     bool same = false;
     rank_peer g;
 
-    (void)arg;
     CHECK_OK(rank_peer_open(context, 0, &g));
     if (g.rank == 1)
         CHECK_OK(fsdp_process_group_set_carrier(g.peer, FSDP_CARRIER_STAGED));
     CHECK_ERROR(plain_compare(&g, &c, &same), FSDP_MISMATCH, "to be 'peer' on rank 0 but 'staged' on rank 1");
     rank_peer_close(&g);
-}
-
-TEST(ranks_that_want_other_carriers_are_named)
-{
-    test_run_ranks(2, disagree, NULL);
 }
 
 /* ---- failures ---- */

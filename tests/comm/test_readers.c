@@ -198,14 +198,13 @@ TEST(regions_have_readers_of_their_own)
         }
 }
 
-static void alone(fsdp_context *context, void *arg)
+WORLDS_TEST(alone_there_is_nobody_to_wait_for, 1, 2)
 {
     fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
     int own[1] = {fsdp_context_rank(context)};
     fsdp_process_group *group;
     void *region;
 
-    (void)arg;
     CHECK_OK(fsdp_process_group_create(context, own, 1, "alone", &group));
     region = shared(group);
     fsdp__process_group_begin_read(group, region); /* a read that nobody ends */
@@ -217,12 +216,6 @@ static void alone(fsdp_context *context, void *arg)
     CHECK_OK(fsdp__process_group_await_readers(fsdp_world(context), NULL, stream));
     let_go(group, region);
     fsdp_process_group_free(group);
-}
-
-TEST(alone_there_is_nobody_to_wait_for)
-{
-    test_run_ranks(1, alone, NULL);
-    test_run_ranks(2, alone, NULL);
 }
 
 /* ---- peers that wait themselves, but not for the writer ---- */
@@ -478,17 +471,11 @@ TEST(a_flag_of_any_rank_is_seen_by_all)
         test_run_ranks(world, flags, NULL);
 }
 
-static void other_flags(fsdp_context *context, void *arg)
+RANKS_TEST(ranks_with_other_counts_of_flags_disagree, 3)
 {
     uint8_t any[3] = {0};
 
-    (void)arg;
     CHECK_ERROR(fsdp__process_group_any(fsdp_world(context),
                                         &(fsdp__any){.flags = any, .count = 2 + (fsdp_context_rank(context) == 1)}),
                 FSDP_MISMATCH, "ranks disagree in group 'world'");
-}
-
-TEST(ranks_with_other_counts_of_flags_disagree)
-{
-    test_run_ranks(3, other_flags, NULL);
 }

@@ -132,19 +132,13 @@ TEST(memory_that_is_shared_on_some_ranks_is_told)
     test_run_machines(2, 2, false, gather_to_own, NULL);
 }
 
-static void say_what_differs(fsdp_context *context, void *arg)
+RANKS_TEST(what_differs_is_said, 2)
 {
     const where swapped = {0, {NUMEL, 0}, "shared memory"};
 
-    (void)arg;
     gather_at(context, (void *)&swapped);
     CHECK_CONTAINS(fsdp_last_error(), " with 2800 bytes float32 on rank 0 but all_gather_coalesced of 2 buffers with "
                                       "2800 bytes float32 on rank 1 elsewhere in shared memory");
-}
-
-TEST(what_differs_is_said)
-{
-    test_run_ranks(2, say_what_differs, NULL);
 }
 
 /* Local, and before anybody is met. */
@@ -277,7 +271,7 @@ TEST(what_is_freed_twice_is_freed_once)
 }
 
 /* All contributions are one and the same memory. */
-static void reduce_one_memory(fsdp_context *context, void *arg)
+WORLDS_TEST(a_reduction_reads_memory_that_all_contribute, 2, 4)
 {
     fsdp_process_group *world = fsdp_world(context);
     fsdp_stream *stream = CHECK_PTR(fsdp_device_stream(fsdp_cpu(context)));
@@ -286,7 +280,6 @@ static void reduce_one_memory(fsdp_context *context, void *arg)
     float *region, shard[NUMEL] = {0};
     fsdp_sharded_buffer buffer;
 
-    (void)arg;
     CHECK_OK(fsdp_process_group_alloc(world, FSDP_MEMORY_SHARED, BYTES, (void **)&region));
     if (rank % (size / test_machines_of(size)) == 0)
         for (int k = 0; k < NUMEL; k++)
@@ -298,10 +291,4 @@ static void reduce_one_memory(fsdp_context *context, void *arg)
         CHECK_EQ(shard[k], size * (rank * buffer.chunk + k));
     CHECK_OK(fsdp_barrier(world));
     fsdp_process_group_free_memory(world, FSDP_MEMORY_SHARED, region, BYTES);
-}
-
-TEST(a_reduction_reads_memory_that_all_contribute)
-{
-    for (int size = 2; size <= 4; size++)
-        test_run_ranks(size, reduce_one_memory, NULL);
 }

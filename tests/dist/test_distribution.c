@@ -44,14 +44,13 @@ TEST(trailing_ranks_may_hold_little_or_nothing)
     CHECK_EQ(start, 3);
 }
 
-static void check_boxes(fsdp_context *context, void *arg)
+RANKS_TEST(boxes_cover_the_tensor_as_often_as_it_is_replicated, 8)
 {
     static const char *const names[] = {"a", "b", "c"};
     static const int64_t mesh_shape[] = {2, 2, 2};
     unsigned random = 1;
     fsdp_mesh *mesh = NULL;
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 3, mesh_shape, names, &mesh));
     for (int round = 0; round < 200; round++) {
         fsdp_distribution d = {.mesh = mesh, .placement_count = 3, .ndim = 2};
@@ -83,12 +82,7 @@ static void check_boxes(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-TEST(boxes_cover_the_tensor_as_often_as_it_is_replicated)
-{
-    test_run_ranks(8, check_boxes, NULL);
-}
-
-static void check_attachment(fsdp_context *context, void *arg)
+RANKS_TEST(a_distribution_must_fit_and_is_kept_with_its_mesh, 3)
 {
     int rank = fsdp_context_rank(context);
     int64_t shape[2] = {rank < 2 ? 2 : 1, 3}, offset[2], size[2];
@@ -96,7 +90,6 @@ static void check_attachment(fsdp_context *context, void *arg)
     fsdp_mesh *mesh = NULL;
     fsdp_distribution d = {.placement_count = 1, .ndim = 2, .global_shape = {5, 3}};
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){3}, NULL, &mesh));
     CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_F32, 2, shape, FSDP_MEMORY_PARAMETER_SHARD, &tensor));
     CHECK_NULL(fsdp_tensor_distribution(tensor));
@@ -136,9 +129,4 @@ static void check_attachment(fsdp_context *context, void *arg)
     CHECK_EQ(fsdp_tensor_distribution(tensor)->placements[0].kind, FSDP_SHARD);
     fsdp_tensor_unref(view);
     fsdp_tensor_unref(tensor);
-}
-
-TEST(a_distribution_must_fit_and_is_kept_with_its_mesh)
-{
-    test_run_ranks(3, check_attachment, NULL);
 }

@@ -68,13 +68,12 @@ TEST(every_rank_has_a_place_and_a_group_per_dimension)
         test_run_ranks(world_of(&cases[i]), check_mesh, (void *)&cases[i]);
 }
 
-static void check_groups_talk(fsdp_context *context, void *arg)
+RANKS_TEST(groups_of_a_dimension_talk_among_themselves, 6)
 {
     static const int64_t shape[] = {2, 3};
     fsdp_stream *stream = fsdp_device_stream(fsdp_cpu(context));
     fsdp_mesh *mesh = NULL;
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 2, shape, names, &mesh));
     for (int d = 0; d < 2; d++) {
         int32_t mine = fsdp_context_rank(context), all[3] = {-1, -1, -1};
@@ -88,11 +87,6 @@ static void check_groups_talk(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-TEST(groups_of_a_dimension_talk_among_themselves)
-{
-    test_run_ranks(6, check_groups_talk, NULL);
-}
-
 /* ---- of groups that exist ---- */
 
 static fsdp_process_group *group_of(fsdp_context *context, const int *ranks, int count, const char *name)
@@ -104,7 +98,7 @@ static fsdp_process_group *group_of(fsdp_context *context, const int *ranks, int
 }
 
 /* Ranks 1 to 4 of 5 as rows 1, 2 and 3, 4. */
-static void check_from_groups(fsdp_context *context, void *arg)
+RANKS_TEST(groups_that_exist_make_a_mesh, 5)
 {
     static const int ranks[] = {1, 2, 3, 4}, turned[] = {1, 3, 2, 4}, twice[] = {1, 2, 3, 3}, others[] = {1, 2, 3, 9};
     static const int rows[2][2] = {{1, 2}, {3, 4}}, columns[2][2] = {{1, 3}, {2, 4}};
@@ -112,7 +106,6 @@ static void check_from_groups(fsdp_context *context, void *arg)
     fsdp_process_group *groups[2], *flat;
     fsdp_mesh *mesh = NULL, *same = NULL;
 
-    (void)arg;
     groups[0] = group_of(context, columns[rank > 0 ? column : 0], 2, "replicate");
     groups[1] = group_of(context, rows[rank > 0 ? row : 0], 2, "shard");
     flat = group_of(context, ranks, 4, "flat");
@@ -147,11 +140,6 @@ static void check_from_groups(fsdp_context *context, void *arg)
     fsdp_process_group_free(flat);
     fsdp_process_group_free(groups[1]);
     fsdp_process_group_free(groups[0]);
-}
-
-TEST(groups_that_exist_make_a_mesh)
-{
-    test_run_ranks(5, check_from_groups, NULL);
 }
 
 TEST(bad_meshes_are_refused)

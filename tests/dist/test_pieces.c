@@ -104,7 +104,7 @@ TEST(pieces_are_what_the_order_of_cuts_and_the_segments_give)
         test_run_ranks(cases[i].world, check_boxes, (void *)&cases[i]);
 }
 
-static void check_known(fsdp_context *context, void *arg)
+RANKS_TEST(a_strided_shard_cuts_what_the_right_dimension_left_over, 4)
 {
     const fsdp_placement strided[] = {{.kind = FSDP_SHARD, .split_factor = 2}, {.kind = FSDP_SHARD}};
     const fsdp_placement nested[] = {{.kind = FSDP_SHARD}, {.kind = FSDP_SHARD}};
@@ -114,7 +114,6 @@ static void check_known(fsdp_context *context, void *arg)
     fsdp_piece pieces[FSDP_MAX_SEGMENTS];
     fsdp_mesh *mesh = NULL;
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 2, (const int64_t[]){2, 2}, names + 1, &mesh));
     d.mesh = mesh;
     /* "tp" cuts 12 rows first, "dp" its half: the second of tp's first half. */
@@ -133,11 +132,6 @@ static void check_known(fsdp_context *context, void *arg)
         CHECK_EQ(pieces[i].size[0], 1);
     }
     fsdp_mesh_unref(mesh);
-}
-
-TEST(a_strided_shard_cuts_what_the_right_dimension_left_over)
-{
-    test_run_ranks(4, check_known, NULL);
 }
 
 /* ---- values ---- */
@@ -261,7 +255,7 @@ static void check_partial_bits(fsdp_mesh *mesh, fsdp_tensor *tensor)
     fsdp_tensor_unref(moved);
 }
 
-static void check_misuse(fsdp_context *context, void *arg)
+RANKS_TEST(placements_that_contradict_each_other_are_named, 4)
 {
     const fsdp_placement rows = {.kind = FSDP_SHARD}, strided = {.kind = FSDP_SHARD, .split_factor = 3};
     const fsdp_placement fused = {.kind = FSDP_SHARD, .segment_count = 2, .segments = {8, 4}};
@@ -269,7 +263,6 @@ static void check_misuse(fsdp_context *context, void *arg)
     fsdp_mesh *mesh = NULL;
     fsdp_tensor *tensor = counting(context, FSDP_F32, 1, (const int64_t[]){12});
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 2, (const int64_t[]){2, 2}, names + 1, &mesh));
     expect_refused(mesh, tensor, strided, rows,
                    "placements (_StridedShard(dim=0, sf=3), Shard(dim=0)) do not fit mesh (dp=2, tp=2): mesh dimension "
@@ -291,11 +284,6 @@ static void check_misuse(fsdp_context *context, void *arg)
     check_partial_bits(mesh, tensor);
     fsdp_tensor_unref(tensor);
     fsdp_mesh_unref(mesh);
-}
-
-TEST(placements_that_contradict_each_other_are_named)
-{
-    test_run_ranks(4, check_misuse, NULL);
 }
 
 TEST(long_placements_are_cut_off)

@@ -263,7 +263,7 @@ static void count_calls(fsdp_context *context, fsdp_tensor *tensor, const fsdp_p
     fsdp_tensor_unref(moved);
 }
 
-static void check_steps(fsdp_context *context, void *arg)
+RANKS_TEST(each_change_takes_the_one_collective_it_needs, 3)
 {
     static const int64_t shape[] = {6, 5};
     const fsdp_placement s0 = {.kind = FSDP_SHARD, .dim = 0}, s1 = {.kind = FSDP_SHARD, .dim = 1};
@@ -277,7 +277,6 @@ static void check_steps(fsdp_context *context, void *arg)
     };
     fsdp_mesh *mesh = NULL;
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){3}, NULL, &mesh));
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         fsdp_tensor *whole = counting(context, FSDP_F32, 2, shape), *piece = NULL, *start = NULL;
@@ -297,12 +296,7 @@ static void check_steps(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-TEST(each_change_takes_the_one_collective_it_needs)
-{
-    test_run_ranks(3, check_steps, NULL);
-}
-
-static void check_strided_and_meta(fsdp_context *context, void *arg)
+RANKS_TEST(strided_tensors_and_shapes_without_bytes, 2)
 {
     static const int64_t shape[] = {5, 4};
     const fsdp_placement s1 = {.kind = FSDP_SHARD, .dim = 1}, s0 = {.kind = FSDP_SHARD, .dim = 0};
@@ -310,7 +304,6 @@ static void check_strided_and_meta(fsdp_context *context, void *arg)
     float values[20];
     fsdp_mesh *mesh = NULL;
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){2}, NULL, &mesh));
     whole = counting(context, FSDP_F32, 2, (const int64_t[]){4, 5});
     CHECK_OK(fsdp__view_transpose(whole, 0, 1, &turned));
@@ -348,11 +341,6 @@ static void check_strided_and_meta(fsdp_context *context, void *arg)
     fsdp_tensor_unref(piece);
     fsdp_tensor_unref(moved);
     fsdp_mesh_unref(mesh);
-}
-
-TEST(strided_tensors_and_shapes_without_bytes)
-{
-    test_run_ranks(2, check_strided_and_meta, NULL);
 }
 
 static void check_faults(fsdp_tensor *whole, fsdp_mesh *mesh, const fsdp_placement *from, const fsdp_placement *to)

@@ -5,13 +5,12 @@
 
 static const char *const names[] = {"pp", "dp", "tp", "ep"};
 
-static void check_slices(fsdp_context *context, void *arg)
+RANKS_TEST(a_slice_is_the_part_with_this_rank_in_it, 8)
 {
     static const int64_t shape[] = {2, 2, 2};
     fsdp_mesh *mesh = NULL, *tp = NULL, *pp_tp = NULL, *turned = NULL, *part = NULL;
     int rank = fsdp_context_rank(context), dp = rank / 2 % 2;
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 3, shape, names, &mesh));
     CHECK_OK(fsdp_mesh_slice(mesh, 1, (const char *const[]){"tp"}, &tp));
     CHECK_OK(fsdp_mesh_slice(mesh, 2, (const char *const[]){"pp", "tp"}, &pp_tp));
@@ -44,11 +43,6 @@ static void check_slices(fsdp_context *context, void *arg)
     fsdp_mesh_unref(tp);
 }
 
-TEST(a_slice_is_the_part_with_this_rank_in_it)
-{
-    test_run_ranks(8, check_slices, NULL);
-}
-
 /* What each rank of the group has, in the order of the mesh. */
 static void check_talk(fsdp_mesh *mesh, int dim)
 {
@@ -66,14 +60,13 @@ static void check_talk(fsdp_mesh *mesh, int dim)
 }
 
 /* 2 x 3 x 2: pp, dp, tp. */
-static void check_flatten(fsdp_context *context, void *arg)
+RANKS_TEST(dimensions_flatten_into_one, 12)
 {
     static const int64_t shape[] = {2, 3, 2};
     const char *const pp_dp[] = {"pp", "dp"}, *const pp_tp[] = {"pp", "tp"}, *const turned[] = {"tp", "pp"};
     int rank = fsdp_context_rank(context), pp = rank / 6, dp = rank / 2 % 3, tp = rank % 2;
     fsdp_mesh *mesh = NULL, *flat = NULL, *again = NULL, *part = NULL, *whole = NULL;
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 3, shape, names, &mesh));
     CHECK_OK(fsdp_mesh_flatten(mesh, 2, pp_dp, "fsdp", &flat));
     CHECK_EQ(fsdp_mesh_ndim(flat), 1);
@@ -112,13 +105,8 @@ static void check_flatten(fsdp_context *context, void *arg)
     fsdp_mesh_unref(flat);
 }
 
-TEST(dimensions_flatten_into_one)
-{
-    test_run_ranks(12, check_flatten, NULL);
-}
-
 /* A dimension of several, one of one, one of none. */
-static void check_parts(fsdp_context *context, void *arg)
+RANKS_TEST(a_dimension_of_a_part_is_any_number_of_dimensions, 8)
 {
     static const int64_t shape[] = {2, 2, 2};
     const fsdp__mesh_names dims[] = {{1, &names[1]}, {0, NULL}, {2, (const char *const[]){"pp", "tp"}}};
@@ -126,7 +114,6 @@ static void check_parts(fsdp_context *context, void *arg)
     int rank = fsdp_context_rank(context);
     fsdp_mesh *mesh = NULL, *part = NULL;
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 3, shape, names, &mesh));
     CHECK_OK(fsdp__mesh_part(mesh, "take apart a mesh", 3, dims, called, &part));
     CHECK_EQ(fsdp_mesh_size(part, 0), 2);
@@ -140,19 +127,13 @@ static void check_parts(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-TEST(a_dimension_of_a_part_is_any_number_of_dimensions)
-{
-    test_run_ranks(8, check_parts, NULL);
-}
-
-static void check_unflatten(fsdp_context *context, void *arg)
+RANKS_TEST(a_dimension_is_cut_into_several, 12)
 {
     static const int64_t shape[] = {2, 6}, sizes[] = {3, 2}, one[] = {6};
     const char *const pair[] = {"shard", "cp"}, *const same[] = {"pp", "cp"};
     fsdp_mesh *mesh = NULL, *cut = NULL, *back = NULL;
     int rank = fsdp_context_rank(context);
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 2, shape, names, &mesh));
     CHECK_OK(fsdp_mesh_unflatten(mesh, "dp", 2, sizes, pair, &cut));
     CHECK_EQ(fsdp_mesh_ndim(cut), 3);
@@ -186,11 +167,6 @@ static void check_unflatten(fsdp_context *context, void *arg)
     CHECK_STATUS(fsdp_mesh_unflatten(cut, "shard", 0, sizes, pair, &mesh), FSDP_INVALID);
     CHECK_NULL(mesh);
     fsdp_mesh_unref(cut);
-}
-
-TEST(a_dimension_is_cut_into_several)
-{
-    test_run_ranks(12, check_unflatten, NULL);
 }
 
 TEST(bad_names_are_refused)
@@ -243,13 +219,12 @@ TEST(parts_survive_every_failed_allocation)
 /* ---- two parts together ---- */
 
 /* 2 x 2 x 2: pp, dp, tp. */
-static void check_join(fsdp_context *context, void *arg)
+RANKS_TEST(two_parts_of_one_mesh_make_a_third, 8)
 {
     static const int64_t shape[] = {2, 2, 2};
     const char *const pp_dp[] = {"pp", "dp"}, *const tp_name[] = {"tp"};
     fsdp_mesh *mesh = NULL, *other = NULL, *dp = NULL, *tp = NULL, *tp2 = NULL, *flat = NULL, *joint = NULL;
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 3, shape, names, &mesh));
     CHECK_OK(fsdp_mesh_create(context, 3, shape, names, &other));
     CHECK_OK(fsdp_mesh_slice(mesh, 2, pp_dp, &dp));
@@ -277,9 +252,4 @@ static void check_join(fsdp_context *context, void *arg)
     fsdp_mesh_unref(tp);
     fsdp_mesh_unref(tp2);
     fsdp_mesh_unref(flat);
-}
-
-TEST(two_parts_of_one_mesh_make_a_third)
-{
-    test_run_ranks(8, check_join, NULL);
 }

@@ -265,13 +265,12 @@ TEST(ddp_of_a_model_of_ones_own_needs_no_policy)
 
 /* ---- what is sharded already ---- */
 
-static void look(fsdp_context *context, void *arg)
+RANKS_TEST(a_sharded_module_is_described, 3)
 {
     fsdp_module *module = own_build(NULL, context, fsdp_meta(context));
     fsdp_explanation *e;
     int rank = fsdp_context_rank(context);
 
-    (void)arg;
     CHECK_ERROR(fsdp_explain_module(module, &e), FSDP_STATE, "nothing in it is sharded or replicated");
     CHECK_OK(fsdp_fully_shard(fsdp_module_child(module, "up"), NULL));
     CHECK_OK(fsdp_fully_shard(module, NULL));
@@ -285,11 +284,6 @@ static void look(fsdp_context *context, void *arg)
     CHECK_EQ(e->parameters[0].parts[0].count, rank < 2 ? 4 : 3);
     fsdp_explanation_free(e);
     fsdp_module_unref(module);
-}
-
-TEST(a_sharded_module_is_described)
-{
-    test_run_ranks(3, look, NULL);
 }
 
 /* ---- many ranks ---- */

@@ -191,13 +191,12 @@ TEST(svg_is_well_formed)
 
 /* ---- what is sharded already, and nothing ---- */
 
-static void print_own(fsdp_context *context, void *arg)
+RANKS_TEST(a_sharded_module_is_printed, 2)
 {
     fsdp_module *module = own_build(NULL, context, fsdp_meta(context));
     fsdp_explanation *e;
     char *text;
 
-    (void)arg;
     CHECK_OK(fsdp_fully_shard(module, NULL));
     CHECK_OK(fsdp_explain_module(module, &e));
     text = form(e, fsdp_explanation_print);
@@ -210,11 +209,6 @@ static void print_own(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_explain_module(module, &e));
     (void)form(e, fsdp_explanation_json);
     fsdp_module_unref(module);
-}
-
-TEST(a_sharded_module_is_printed)
-{
-    test_run_ranks(2, print_own, NULL);
 }
 
 TEST(nothing_is_refused)

@@ -387,13 +387,12 @@ static bool keeps(fsdp_module *module)
 }
 
 /* Of all, of one block alone, of none. */
-static void settle(fsdp_context *context, void *arg)
+RANKS_TEST(what_was_set_before_holds_again, 2)
 {
     fsdp_module *model = load(context, "tiny-llama");
     int32_t tokens[20] = {5};
     int64_t count = 1;
 
-    (void)arg;
     shard(model);
     for (int round = 0; round < 6; round++) {
         fsdp_generate_options options = {.max_new_tokens = 2, .reshard = round > 2};
@@ -410,11 +409,6 @@ static void settle(fsdp_context *context, void *arg)
     }
     CHECK(!fsdp_model_last_logits_only(fsdp_model_block(model, 0)));
     fsdp_module_unref(model);
-}
-
-TEST(what_was_set_before_holds_again)
-{
-    test_run_ranks(2, settle, NULL);
 }
 
 static bool generate_inside(void *arg, int32_t token)
@@ -469,14 +463,13 @@ static fsdp_optimizer *optimizer_of(fsdp_module *model)
 }
 
 /* Norm of the gradients of two backwards, with texts in every place between them. */
-static void accumulate(fsdp_context *context, void *arg)
+RANKS_TEST(gradients_that_add_up_are_the_same, 2)
 {
     fsdp_generate_options options = {.max_new_tokens = 2};
     fsdp_module *model = load(context, "tiny-llama");
     fsdp_optimizer *optimizer;
     double norms[2];
 
-    (void)arg;
     shard(model);
     optimizer = optimizer_of(model);
     for (int with = 0; with < 2; with++) {
@@ -501,11 +494,6 @@ static void accumulate(fsdp_context *context, void *arg)
     CHECK(norms[0] == norms[1] && norms[0] > 0);
     fsdp_optimizer_free(optimizer);
     fsdp_module_unref(model);
-}
-
-TEST(gradients_that_add_up_are_the_same)
-{
-    test_run_ranks(2, accumulate, NULL);
 }
 
 /* ---- failures ---- */

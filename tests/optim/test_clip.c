@@ -212,14 +212,13 @@ TEST(one_collective_a_mesh_dimension_that_splits)
 }
 
 /* As with parameters that only some ranks have used: the others take part with nothing. */
-static void check_some_without(fsdp_context *context, void *arg)
+WORLDS_TEST(ranks_without_gradients_take_part, 2, 4)
 {
     static const fsdp_placement rows[PARAMS][2] = {{S(0)}, {S(0)}, {S(0)}, {S(0)}, {S(0)}};
     int64_t world = fsdp_context_world_size(context);
     fsdp_mesh *mesh = NULL, *meshes[PARAMS];
     model m;
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 1, &world, NULL, &mesh));
     for (int i = 0; i < PARAMS; i++)
         meshes[i] = mesh;
@@ -244,11 +243,6 @@ static void check_some_without(fsdp_context *context, void *arg)
     model_free(&m);
     fsdp_mesh_unref(mesh);
     test_drop_workspace(context);
-}
-
-TEST(ranks_without_gradients_take_part)
-{
-    test_run_worlds(2, 4, check_some_without, NULL);
 }
 
 TEST(other_orders_are_refused)

@@ -480,7 +480,7 @@ TEST(it_survives_every_failed_allocation)
 }
 
 /* One rank's gradient, set by hand, lies otherwise. Who mends it on that rank alone has all gradients as they were. */
-static void fail_alone(fsdp_context *context, void *arg)
+WORLDS_TEST(what_fails_on_one_rank_is_told_on_all, 2, 4)
 {
     bool wrong = fsdp_context_rank(context) == 1;
     float after[3][NUMEL], expected[3][NUMEL];
@@ -488,7 +488,6 @@ static void fail_alone(fsdp_context *context, void *arg)
     fsdp_tensor *turned;
     model m = {0}, plain = {0};
 
-    (void)arg;
     model_init(&m, context);
     model_init(&plain, context);
     CHECK_OK(fsdp_grad_scaler_create(fsdp_world(context), NULL, &scaler));
@@ -512,11 +511,6 @@ static void fail_alone(fsdp_context *context, void *arg)
     fsdp_grad_scaler_free(scaler);
     model_free(&m);
     model_free(&plain);
-}
-
-TEST(what_fails_on_one_rank_is_told_on_all)
-{
-    test_run_worlds(2, 4, fail_alone, NULL);
 }
 
 /* Says which allocation of rank 0 fails, whether it did, and what each rank's call returned. */

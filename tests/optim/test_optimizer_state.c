@@ -193,12 +193,11 @@ static void compare(fsdp_context *context, fsdp_mesh *mesh, algorithm kind, int 
     model_free(&m);
 }
 
-static void check_state(fsdp_context *context, void *arg)
+WORLDS_TEST(moved_state_steps_on, 1, 4)
 {
     int64_t world = fsdp_context_world_size(context);
     fsdp_mesh *mesh = NULL;
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 1, &world, NULL, &mesh));
     for (algorithm kind = 0; kind < ALGORITHMS; kind++) {
         check_entries(context, mesh, kind);
@@ -211,14 +210,9 @@ static void check_state(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-TEST(moved_state_steps_on)
-{
-    test_run_worlds(1, 4, check_state, NULL);
-}
-
 /* ---- errors ---- */
 
-static void check_errors(fsdp_context *context, void *arg)
+WORLDS_TEST(what_does_not_fit_is_named, 1, 3)
 {
     const fsdp_full_state_options broadcast = {.broadcast_from_rank0 = true}, partial = {.partial = true};
     int64_t world = fsdp_context_world_size(context);
@@ -227,7 +221,6 @@ static void check_errors(fsdp_context *context, void *arg)
     fsdp_mesh *mesh = NULL;
     model m;
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 1, &world, NULL, &mesh));
     model_init(&m, context, mesh, ADAMW);
     take_steps(&m, context, mesh, 1, 1);
@@ -255,11 +248,6 @@ static void check_errors(fsdp_context *context, void *arg)
     model_free(&m);
     fsdp_mesh_unref(mesh);
     test_drop_workspace(context);
-}
-
-TEST(what_does_not_fit_is_named)
-{
-    test_run_worlds(1, 3, check_errors, NULL);
 }
 
 TEST(a_part_of_another_shape_is_named)
@@ -383,7 +371,7 @@ TEST(a_state_that_is_refused_changes_nothing)
 /* ---- ranks that train nothing ---- */
 
 /* Rank 1 trains none of its parameters. All ranks hear of it, however they load; none waits for the other. */
-static void load_where_one_has_none(fsdp_context *context, void *arg)
+WORLDS_TEST(ranks_without_parameters_are_heard_of_by_the_others, 2, 4)
 {
     const fsdp_full_state_options broadcast = {.broadcast_from_rank0 = true};
     bool none = fsdp_context_rank(context) == 1;
@@ -392,7 +380,6 @@ static void load_where_one_has_none(fsdp_context *context, void *arg)
     fsdp_parameter item = {.name = "a"};
     model m;
 
-    (void)arg;
     model_init(&m, context, NULL, ADAMW);
     take_steps(&m, context, NULL, 1, 1);
     CHECK_OK(fsdp_optimizer_state_dict(m.optimizer, &full));
@@ -409,11 +396,6 @@ static void load_where_one_has_none(fsdp_context *context, void *arg)
     fsdp_tensor_unref(item.tensor);
     model_free(&m);
     test_drop_workspace(context);
-}
-
-TEST(ranks_without_parameters_are_heard_of_by_the_others)
-{
-    test_run_worlds(2, 4, load_where_one_has_none, NULL);
 }
 
 TEST(an_optimizer_that_was_given_nothing_says_that_it_knows_no_ranks)

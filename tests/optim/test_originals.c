@@ -112,12 +112,11 @@ TEST(originals_have_views_of_the_flat_ones_state)
 }
 
 /* Without a step there is none; made, it is zeros. */
-static void open_before_a_step(fsdp_context *context, void *arg)
+RANKS_TEST(state_is_made_where_it_is_asked_for, 2)
 {
     const fsdp__optimizer_group *group;
     model m;
 
-    (void)arg;
     model_init(&m, context, true);
     group = &m.optimizer->groups[0];
     CHECK_OK(fsdp__originals_open(m.optimizer, false));
@@ -128,11 +127,6 @@ static void open_before_a_step(fsdp_context *context, void *arg)
     CHECK_EQ(group->params[0].originals[1].steps, 0);
     CHECK_OK(fsdp__originals_close(m.optimizer, false));
     model_free(&m);
-}
-
-TEST(state_is_made_where_it_is_asked_for)
-{
-    test_run_ranks(2, open_before_a_step, NULL);
 }
 
 /* ---- taken ---- */
@@ -148,13 +142,12 @@ static void read_moment(const fsdp__optimizer_param *flat, int original, float *
 }
 
 /* One that was loaded without state has zeros beside the other; both of another number of steps are refused. */
-static void take_state(fsdp_context *context, void *arg)
+WORLDS_TEST(what_was_loaded_is_the_flat_ones, 1, 3)
 {
     fsdp__optimizer_param *flat;
     float values[64] = {0};
     model m;
 
-    (void)arg;
     model_init(&m, context, true);
     take_steps(&m, 3);
     flat = &m.optimizer->groups[0].params[0];
@@ -184,9 +177,4 @@ static void take_state(fsdp_context *context, void *arg)
     CHECK_NULL(flat->moment1);
     CHECK_EQ(flat->steps, 0);
     model_free(&m);
-}
-
-TEST(what_was_loaded_is_the_flat_ones)
-{
-    test_run_worlds(1, 3, take_state, NULL);
 }

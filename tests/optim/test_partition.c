@@ -121,13 +121,12 @@ static void check_same(const model *m, const model *other)
 /* ---- who has what ---- */
 
 /* From the largest: d 360, b 85, e 21, c 6, a 3; then f 85, g 4. */
-static void check_partition(fsdp_context *context, void *arg)
+WORLDS_TEST(the_largest_go_first_to_who_has_least, 1, 3)
 {
     static const char *const alone[] = {"d", "b", "e", "c", "a"};
     int world = fsdp_context_world_size(context);
     model m;
 
-    (void)arg;
     model_init(&m, context, ADAMW, &(fsdp_partition_options){0});
     for (int i = 0; i < (world == 1 ? 5 : 1); i++)
         CHECK_STRING(fsdp_optimizer_partition(m.optimizer, 0, 0, i), alone[i]);
@@ -142,11 +141,6 @@ static void check_partition(fsdp_context *context, void *arg)
     CHECK_NULL(fsdp_optimizer_partition(m.optimizer, world, 0, 0));
     CHECK_NULL(fsdp_optimizer_partition(NULL, 0, 0, 0));
     model_free(&m);
-}
-
-TEST(the_largest_go_first_to_who_has_least)
-{
-    test_run_worlds(1, 3, check_partition, NULL);
 }
 
 /* ---- steps ---- */
@@ -302,11 +296,10 @@ TEST(state_comes_together_and_is_loaded_again)
 }
 
 /* Until then all ranks have stepped alike. */
-static void partition_late(fsdp_context *context, void *arg)
+RANKS_TEST(an_optimizer_that_has_stepped_keeps_each_ranks_own, 3)
 {
     model whole, late;
 
-    (void)arg;
     model_init(&whole, context, SGD, NULL);
     model_init(&late, context, SGD, NULL);
     for (int step = 1; step <= 3; step++) {
@@ -320,14 +313,9 @@ static void partition_late(fsdp_context *context, void *arg)
     model_free(&whole);
 }
 
-TEST(an_optimizer_that_has_stepped_keeps_each_ranks_own)
-{
-    test_run_ranks(3, partition_late, NULL);
-}
-
 /* ---- refusals and failures ---- */
 
-static void refuse(fsdp_context *context, void *arg)
+RANKS_TEST(what_cannot_be_partitioned_is_refused, 2)
 {
     fsdp_parameter item = {"rows", NULL};
     fsdp_optimizer *optimizer = NULL;
@@ -335,7 +323,6 @@ static void refuse(fsdp_context *context, void *arg)
     fsdp_tensor *whole = make(context, 1, 1);
     model m;
 
-    (void)arg;
     model_init(&m, context, ADAMW, NULL);
     CHECK_ERROR(fsdp_optimizer_consolidate_state_dict(m.optimizer, 0), FSDP_STATE, "is not partitioned");
     fsdp_clear_error();
@@ -360,11 +347,6 @@ static void refuse(fsdp_context *context, void *arg)
     fsdp_tensor_unref(whole);
     fsdp_mesh_unref(mesh);
     model_free(&m);
-}
-
-TEST(what_cannot_be_partitioned_is_refused)
-{
-    test_run_ranks(2, refuse, NULL);
 }
 
 /* Each rank's part is as long as the other's: nothing else would tell. */
@@ -430,11 +412,10 @@ static void fail_on_one(fsdp_context *context, void *arg)
 }
 
 /* Step 2 leaves "c" out: nobody has stepped it, and a graph from before may still use it. */
-static void write_by_step(fsdp_context *context, void *arg)
+WORLDS_TEST(all_ranks_find_the_same_parameters_written, 1, 4)
 {
     model m;
 
-    (void)arg;
     model_init(&m, context, ADAMW, &(fsdp_partition_options){0});
     for (int step = 1; step <= 2; step++)
         for (int i = 0; i < PARAMS; i++) {
@@ -454,11 +435,6 @@ static void write_by_step(fsdp_context *context, void *arg)
         }
     model_free(&m);
     test_drop_workspace(context);
-}
-
-TEST(all_ranks_find_the_same_parameters_written)
-{
-    test_run_worlds(1, 4, write_by_step, NULL);
 }
 
 TEST(what_fails_on_one_rank_ends_all)

@@ -226,7 +226,7 @@ TEST(replicas_count_once_on_meshes_of_two_dimensions)
     test_run_ranks(8, check_mixed, (int64_t[]){2, 4});
 }
 
-static void check_plain_and_partial(fsdp_context *context, void *arg)
+RANKS_TEST(plain_parameters_count_once_and_partial_ones_are_refused, 3)
 {
     static const fsdp_placement rows[PARAMS][2] = {{{.kind = FSDP_SHARD}},
                                                    {{.kind = FSDP_SHARD}},
@@ -237,7 +237,6 @@ static void check_plain_and_partial(fsdp_context *context, void *arg)
     fsdp_tensor *partial = NULL, *plain, *grad;
     double norm = 0, squares = 0;
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){3}, NULL, &m.mesh));
     model_init(&m, context, SGD);
     /* One that is not distributed at all: every rank holds it, it counts once. */
@@ -269,11 +268,6 @@ static void check_plain_and_partial(fsdp_context *context, void *arg)
     model_free(&m);
     fsdp_mesh_unref(m.mesh);
     test_drop_workspace(context);
-}
-
-TEST(plain_parameters_count_once_and_partial_ones_are_refused)
-{
-    test_run_ranks(3, check_plain_and_partial, NULL);
 }
 
 /* The tensor becomes its piece, as fully_shard makes it one: who holds it keeps it. */

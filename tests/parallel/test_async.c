@@ -210,13 +210,12 @@ static const network usual = {.shape = {2, 8, 4}, .ndim = 3, .dim = 1, .wide = 6
 
 /* A gather before the first product and one behind the backward of the second are four calls, and so are reductions;
  * the output is collected, and the gradient of the input gathered, in one. */
-static void count_calls(fsdp_context *context, void *arg)
+RANKS_TEST(a_collective_is_four_calls, 2)
 {
     fsdp_module *net = create(context, &usual, true);
     fsdp_comm_stats stats;
     fsdp_tensor *x;
 
-    (void)arg;
     for (int i = 0; i < 2; i++) {
         fsdp_context_reset_comm_stats(context);
         CHECK_OK(fsdp_scope_begin(context));
@@ -229,11 +228,6 @@ static void count_calls(fsdp_context *context, void *arg)
     CHECK_EQ(stats.calls[FSDP_REDUCE_SCATTER], 2 * 4);
     CHECK_EQ(stats.bytes_sent[FSDP_REDUCE_SCATTER], 2 * 2 * 8 * 4 * (int64_t)sizeof(float) / 2);
     fsdp_module_unref(net);
-}
-
-TEST(a_collective_is_four_calls)
-{
-    test_run_ranks(2, count_calls, NULL);
 }
 
 /* ---- modules that are freed before the backward ---- */
@@ -252,12 +246,11 @@ static fsdp_tensor *input_gradient(fsdp_context *context, const network *n, bool
     return CHECK_PTR(fsdp_tensor_grad(x));
 }
 
-static void free_early(fsdp_context *context, void *arg)
+WORLDS_TEST(modules_may_be_freed_before_the_backward, 1, 3)
 {
     float values[2][INPUTS] = {{0}};
     network n = usual;
 
-    (void)arg;
     for (int i = 0; i < 8; i++) {
         n.recompute = i & 1 ? FSDP_RECOMPUTE_SELECTIVE : FSDP_RECOMPUTE_NONE;
         n.frozen[0] = n.frozen[1] = (i & 2) != 0;
@@ -267,12 +260,6 @@ static void free_early(fsdp_context *context, void *arg)
         CHECK_BYTES(values[0], values[1], sizeof values[0]);
         fsdp_scope_end(context, NULL);
     }
-}
-
-TEST(modules_may_be_freed_before_the_backward)
-{
-    for (int ranks = 1; ranks <= 3; ranks++)
-        test_run_ranks(ranks, free_early, NULL);
 }
 
 /* ---- failures ---- */
@@ -378,7 +365,7 @@ static void refuse_last(fsdp_context *context, fsdp_mesh *mesh, int dim)
     }
 }
 
-static void misuse(fsdp_context *context, void *arg)
+RANKS_TEST(misuse_is_named, 2)
 {
     const fsdp_layout cut = {FSDP_LAYOUT_SHARDED, 1};
     const fsdp_parallel_entry replicated = {"0", {.kind = FSDP_COLUMN_WISE, .async = true}};
@@ -393,7 +380,6 @@ static void misuse(fsdp_context *context, void *arg)
                                          2));
     fsdp_mesh *mesh = team_mesh(context);
 
-    (void)arg;
     refuse(net, mesh, &replicated, FSDP_INVALID,
            "'0' cannot be column-wise and asynchronous with an input that is replicated: that must be sharded");
     refuse(net, mesh, &last, FSDP_INVALID, "with an output that is sharded(-1)");
@@ -406,9 +392,4 @@ static void misuse(fsdp_context *context, void *arg)
            "to sharded(-1), asynchronous");
     fsdp_mesh_unref(mesh);
     fsdp_module_unref(net);
-}
-
-TEST(misuse_is_named)
-{
-    test_run_ranks(2, misuse, NULL);
 }

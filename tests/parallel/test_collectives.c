@@ -344,13 +344,12 @@ TEST(a_device_without_bytes_counts_and_moves_nothing)
 
 /* ---- what is refused ---- */
 
-static void check_refused(fsdp_context *context, void *arg)
+RANKS_TEST(bad_arguments_are_named, 2)
 {
     fsdp_process_group *group = fsdp_world(context), *elsewhere;
     fsdp_context *alone;
     fsdp_tensor *x;
 
-    (void)arg;
     CHECK_OK(fsdp_context_create(NULL, &alone));
     elsewhere = CHECK_PTR(fsdp_world(alone));
     CHECK_OK(fsdp_scope_begin(context));
@@ -370,23 +369,17 @@ static void check_refused(fsdp_context *context, void *arg)
     fsdp_context_free(alone);
 }
 
-TEST(bad_arguments_are_named)
-{
-    test_run_ranks(2, check_refused, NULL);
-}
-
 /* What comes of a call: on a device that runs behind the host, it is known when the device is done. */
 static fsdp_status after_all(fsdp_context *context, fsdp_status status)
 {
     return status == FSDP_OK ? fsdp_stream_synchronize(fsdp_device_stream(test_device(context))) : status;
 }
 
-static void differ_in_shape(fsdp_context *context, void *arg)
+RANKS_TEST(ranks_that_differ_in_shape_all_hear_of_it, 2)
 {
     fsdp_tensor *x;
     char text[512];
 
-    (void)arg;
     CHECK_OK(fsdp_scope_begin(context));
     x = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(2 + fsdp_context_rank(context))));
     x = fsdp_parallel_all_reduce(x, fsdp_world(context));
@@ -396,16 +389,10 @@ static void differ_in_shape(fsdp_context *context, void *arg)
     fsdp_scope_end(context, NULL);
 }
 
-TEST(ranks_that_differ_in_shape_all_hear_of_it)
-{
-    test_run_ranks(2, differ_in_shape, NULL);
-}
-
-static void one_fails_in_the_backward(fsdp_context *context, void *arg)
+RANKS_TEST(a_rank_that_fails_ends_the_backward_of_the_others, 3)
 {
     fsdp_tensor *x, *y;
 
-    (void)arg;
     CHECK_OK(fsdp_scope_begin(context));
     x = world_leaf(context, FSDP_F32, FSDP_SHAPE(4), 1);
     y = CHECK_PTR(fsdp_sum(fsdp_square(fsdp_parallel_copy(x, fsdp_world(context)))));
@@ -418,16 +405,10 @@ static void one_fails_in_the_backward(fsdp_context *context, void *arg)
     fsdp_scope_end(context, NULL);
 }
 
-TEST(a_rank_that_fails_ends_the_backward_of_the_others)
-{
-    test_run_ranks(3, one_fails_in_the_backward, NULL);
-}
-
-static void fail_each_allocation(fsdp_context *context, void *arg)
+RANKS_TEST(a_failing_allocation_is_an_error, 1)
 {
     fsdp_process_group *group = fsdp_world(context);
 
-    (void)arg;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_tensor *x = NULL, *y = NULL;
         fsdp_status status = fsdp_scope_begin(context);
@@ -440,11 +421,6 @@ static void fail_each_allocation(fsdp_context *context, void *arg)
         }
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
     }
-}
-
-TEST(a_failing_allocation_is_an_error)
-{
-    test_run_ranks(1, fail_each_allocation, NULL);
 }
 
 /* ---- groups that are freed before the backward ---- */
@@ -487,19 +463,12 @@ static fsdp_tensor *gradient_of(int i, fsdp_context *context, bool early)
     return CHECK_PTR(fsdp_tensor_grad(x));
 }
 
-static void free_group_early(fsdp_context *context, void *arg)
+WORLDS_TEST(groups_may_be_freed_before_the_backward, 1, 3)
 {
-    (void)arg;
     CHECK_OK(fsdp_scope_begin(context));
     for (int i = 0; i < 8; i++)
         check_equal(gradient_of(i, context, true), gradient_of(i, context, false));
     fsdp_scope_end(context, NULL);
-}
-
-TEST(groups_may_be_freed_before_the_backward)
-{
-    for (int ranks = 1; ranks <= 3; ranks++)
-        test_run_ranks(ranks, free_group_early, NULL);
 }
 
 static fsdp_status give_nothing(fsdp_node *node, fsdp_tensor *const *grads)
@@ -521,12 +490,11 @@ static fsdp_tensor *own_add(fsdp_context *context, fsdp_tensor *x)
     return y;
 }
 
-static void look_at_sums(fsdp_context *context, void *arg)
+WORLDS_TEST(sums_with_what_is_replicated_are_known_by_what_they_do, 1, 2)
 {
     fsdp_process_group *world = fsdp_world(context);
     fsdp_tensor *x, *whole;
 
-    (void)arg;
     CHECK_OK(fsdp_scope_begin(context));
     x = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(2, 3)));
     CHECK_OK(fsdp_tensor_set_requires_grad(x, true));
@@ -537,9 +505,4 @@ static void look_at_sums(fsdp_context *context, void *arg)
     CHECK(!fsdp__is_replicated(own_add(context, whole), world));
     CHECK(!fsdp__is_replicated(x, world));
     fsdp_scope_end(context, NULL);
-}
-
-TEST(sums_with_what_is_replicated_are_known_by_what_they_do)
-{
-    test_run_worlds(1, 2, look_at_sums, NULL);
 }

@@ -129,11 +129,10 @@ static fsdp_tensor *averaged(void *arg, fsdp_tensor *x)
     return fsdp_square(fsdp_to_local(fsdp_parallel_redistribute(x, &replicate)));
 }
 
-static void check_averages(fsdp_context *context, void *arg)
+RANKS_TEST(contributions_get_the_gradient_of_their_sum_or_average, 3)
 {
     fsdp_mesh *mesh = mesh_of_all(context);
 
-    (void)arg;
     for (int op = FSDP_SUM; op <= FSDP_AVG; op++) {
         average a = {mesh, (fsdp_reduce_op)op};
         const world_gradient g = {averaged, &a, false, true};
@@ -144,11 +143,6 @@ static void check_averages(fsdp_context *context, void *arg)
         fsdp_scope_end(context, NULL);
     }
     fsdp_mesh_unref(mesh);
-}
-
-TEST(contributions_get_the_gradient_of_their_sum_or_average)
-{
-    test_run_ranks(3, check_averages, NULL);
 }
 
 /* ---- two products, cut by columns and by rows ---- */
@@ -184,13 +178,12 @@ static void step(fsdp_context *context, const mlp *m, bool recompute, float *gra
     fsdp_scope_end(context, NULL);
 }
 
-static void check_mlp(fsdp_context *context, void *arg)
+WORLDS_TEST(two_products_cost_one_all_reduce_each_way_and_can_be_recomputed, 2, 3)
 {
     float plain[64] = {0}, again[64] = {0};
     fsdp_comm_stats stats;
     mlp m = {.mesh = mesh_of_all(context)};
 
-    (void)arg;
     CHECK_OK(fsdp_scope_begin(context));
     m.up = parameter(context, m.mesh, rows, 6, 4, 1);
     m.down = parameter(context, m.mesh, columns, 4, 6, 2);
@@ -205,21 +198,14 @@ static void check_mlp(fsdp_context *context, void *arg)
     fsdp_mesh_unref(m.mesh);
 }
 
-TEST(two_products_cost_one_all_reduce_each_way_and_can_be_recomputed)
-{
-    test_run_ranks(2, check_mlp, NULL);
-    test_run_ranks(3, check_mlp, NULL);
-}
-
 /* ---- dropout ---- */
 
-static void check_dropout(fsdp_context *context, void *arg)
+RANKS_TEST(dropout_of_a_part_draws_as_that_of_the_whole, 3)
 {
     fsdp_mesh *mesh = mesh_of_all(context);
     float expected[40], actual[40];
     fsdp_tensor *whole, *part = NULL, *y, *full = NULL;
 
-    (void)arg;
     CHECK_OK(fsdp_scope_begin(context));
     whole = world_leaf(context, FSDP_F32, FSDP_SHAPE(5, 8), 3);
     CHECK_OK(fsdp_distribute_tensor(whole, mesh, &rows, &part));
@@ -239,21 +225,15 @@ static void check_dropout(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-TEST(dropout_of_a_part_draws_as_that_of_the_whole)
-{
-    test_run_ranks(3, check_dropout, NULL);
-}
-
 /* ---- what is refused ---- */
 
-static void check_refused(fsdp_context *context, void *arg)
+RANKS_TEST(what_has_no_rule_is_refused_with_its_name_and_placements, 2)
 {
     fsdp_mesh *mesh = mesh_of_all(context), *other = NULL;
     const fsdp_placement flat = {.kind = FSDP_FLAT, .chunk = 8}, most = {.kind = FSDP_PARTIAL, .op = FSDP_MAX};
     const char *const name = "other";
     fsdp_tensor *x, *cut, *partial, *plain, *elsewhere;
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){2}, &name, &other));
     CHECK_OK(fsdp_scope_begin(context));
     plain = world_leaf(context, FSDP_F32, FSDP_SHAPE(4, 6), 1);
@@ -299,19 +279,13 @@ static void check_refused(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-TEST(what_has_no_rule_is_refused_with_its_name_and_placements)
-{
-    test_run_ranks(2, check_refused, NULL);
-}
-
 /* A second time, as of a tied parameter, must be as the first. */
-static void place_again(fsdp_context *context, void *arg)
+WORLDS_TEST(a_parameter_is_placed_again_only_as_before, 1, 3)
 {
     const fsdp_placement whole = {.kind = FSDP_REPLICATE};
     bool alone = fsdp_context_world_size(context) == 1;
     char text[80];
 
-    (void)arg;
     for (int partial = 0; partial < 2; partial++) {
         fsdp_module *norm = CHECK_PTR(fsdp_layernorm_create(context, test_device(context), 4, 1e-5f));
         fsdp_mesh *mesh = mesh_of_all(context);
@@ -327,16 +301,10 @@ static void place_again(fsdp_context *context, void *arg)
     }
 }
 
-TEST(a_parameter_is_placed_again_only_as_before)
-{
-    test_run_worlds(1, 3, place_again, NULL);
-}
-
-static void fail_each_allocation(fsdp_context *context, void *arg)
+RANKS_TEST(a_failing_allocation_is_an_error, 1)
 {
     fsdp_mesh *mesh = mesh_of_all(context);
 
-    (void)arg;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_status status = fsdp_scope_begin(context);
         fsdp_tensor *x, *y = NULL;
@@ -351,9 +319,4 @@ static void fail_each_allocation(fsdp_context *context, void *arg)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
     }
     fsdp_mesh_unref(mesh);
-}
-
-TEST(a_failing_allocation_is_an_error)
-{
-    test_run_ranks(1, fail_each_allocation, NULL);
 }

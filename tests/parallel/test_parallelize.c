@@ -275,12 +275,11 @@ static void cut_two(fsdp_context *context, void *arg)
 }
 
 /* One uneven cut, after which a rank has another part than was cut: all ranks find how long that is. */
-static void cut_again(fsdp_context *context, void *arg)
+RANKS_TEST(a_part_of_another_length_than_was_cut_is_asked_for, 2)
 {
     fsdp_mesh *mesh = team_mesh(context);
     fsdp_module *layers[2], *net = cutter(context, mesh, layers);
 
-    (void)arg;
     CHECK_OK(fsdp_scope_begin(context));
     CHECK_PTR(fsdp_call(layers[0], sequence(context, 5))); /* 3 and 2 */
     CHECK_EQ(fsdp_tensor_size(CHECK_PTR(fsdp_call(layers[1], sequence(context, 3))), 1), 6);
@@ -290,11 +289,6 @@ static void cut_again(fsdp_context *context, void *arg)
     fsdp_scope_end(context, NULL);
     fsdp_module_unref(net);
     fsdp_mesh_unref(mesh);
-}
-
-TEST(a_part_of_another_length_than_was_cut_is_asked_for)
-{
-    test_run_ranks(2, cut_again, NULL);
 }
 
 TEST(lengths_of_two_sequences_are_not_mixed_up)
@@ -319,7 +313,7 @@ static void refuse(fsdp_context *context, const fsdp_parallel_entry *entry, fsdp
     fsdp_mesh_unref(mesh);
 }
 
-static void refuse_entries(fsdp_context *context, void *arg)
+WORLDS_TEST(an_entry_that_does_not_fit_is_refused, 1, 2)
 {
     static const struct {
         fsdp_parallel_entry entry;
@@ -351,23 +345,16 @@ static void refuse_entries(fsdp_context *context, void *arg)
         {{"2", {.kind = FSDP_COLUMN_WISE, .to = {SHARDED(-9)}}}, "'2': sharded(-9) is no dimension of any tensor"},
     };
 
-    (void)arg;
     for (int i = 0; i < COUNT(cases); i++)
         refuse(context, &cases[i].entry, FSDP_INVALID, cases[i].text);
 }
 
-TEST(an_entry_that_does_not_fit_is_refused)
-{
-    test_run_worlds(1, 2, refuse_entries, NULL);
-}
-
-static void refuse_parameters(fsdp_context *context, void *arg)
+RANKS_TEST(a_parameter_is_cut_once_and_without_a_gradient, 2)
 {
     static const fsdp_parallel_entry column = {"2", {.kind = FSDP_COLUMN_WISE}}, row = {"2", {.kind = FSDP_ROW_WISE}};
     fsdp_module *net = net_create(context, test_device(context));
     fsdp_mesh *mesh = team_mesh(context), *wide;
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, FSDP_SHAPE(1, 2), (const char *const[]){"dp", "tp"}, &wide));
     CHECK_ERROR(fsdp_parallelize_module(net, wide, &column, 1), FSDP_INVALID,
                 "a mesh of one dimension, not (dp=1, tp=2): take one of them with fsdp_mesh_slice");
@@ -392,14 +379,13 @@ static void refuse_parameters(fsdp_context *context, void *arg)
 }
 
 /* Nothing is changed by a placement that a parameter cannot have. */
-static void refuse_placements(fsdp_context *context, void *arg)
+RANKS_TEST(a_parameter_is_cut_or_replicates, 2)
 {
     static const fsdp_placement cut = {.kind = FSDP_SHARD}, partial = {.kind = FSDP_PARTIAL};
     fsdp_module *net = net_create(context, test_device(context)), *linear = fsdp_module_child(net, "2");
     const fsdp_tensor *weight = fsdp_module_parameter(net, "2.weight");
     fsdp_mesh *mesh = team_mesh(context);
 
-    (void)arg;
     CHECK_ERROR(fsdp_parallel_place(linear, "weight", mesh, cut, true), FSDP_INVALID,
                 "'2.weight' cannot be placed as (Shard(dim=0),) with partial gradients");
     fsdp_clear_error();
@@ -411,33 +397,17 @@ static void refuse_placements(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-TEST(a_parameter_is_cut_or_replicates)
-{
-    test_run_ranks(2, refuse_placements, NULL);
-}
-
-TEST(a_parameter_is_cut_once_and_without_a_gradient)
-{
-    test_run_ranks(2, refuse_parameters, NULL);
-}
-
 /* Rank 1 has another plan; first one that cannot be. */
-static void differ(fsdp_context *context, void *arg)
+WORLDS_TEST(ranks_that_differ_are_told_so, 2, 3)
 {
     bool first = fsdp_context_rank(context) == 0;
     const fsdp_parallel_entry wrong = {first ? "2" : "7", {.kind = FSDP_COLUMN_WISE}};
     const fsdp_parallel_entry other = {"2", {.kind = first ? FSDP_COLUMN_WISE : FSDP_ROW_WISE}};
 
-    (void)arg;
     refuse(context, &wrong, FSDP_INVALID, "rank 1: the pattern '7' matches no module");
     refuse(context, &other, FSDP_MISMATCH,
            "ranks do not have the same plan: rank 0 of the mesh has '2' column-wise, replicated to sharded(-1), rank 1 "
            "has '2' row-wise");
-}
-
-TEST(ranks_that_differ_are_told_so)
-{
-    test_run_worlds(2, 3, differ, NULL);
 }
 
 static fsdp_status fail_without_a_word(void *arg, fsdp_module *module, const char *name, fsdp_mesh *mesh)
@@ -456,21 +426,15 @@ static fsdp_status make_partial(void *arg, fsdp_module *module, const char *name
 }
 
 /* Rank 1 has no list, then a custom style that fails there alone. */
-static void fail_alone(fsdp_context *context, void *arg)
+RANKS_TEST(what_one_rank_fails_in_fails_on_all, 2)
 {
     const fsdp_parallel_entry column = {"2", {.kind = FSDP_COLUMN_WISE}};
     const fsdp_parallel_entry mute = {"0", {.kind = FSDP_CUSTOM_PARALLEL, .apply = fail_without_a_word}};
     const fsdp_parallel_entry partial = {"0", {.kind = FSDP_CUSTOM_PARALLEL, .apply = make_partial}};
 
-    (void)arg;
     refuse(context, fsdp_context_rank(context) == 0 ? &column : NULL, FSDP_INVALID, "rank 1: a plan of 1 entries");
     refuse(context, &mute, FSDP_UNSUPPORTED, "rank 1: '0': not supported");
     refuse(context, &partial, FSDP_INVALID, "cannot be placed as (Partial(sum),)");
-}
-
-TEST(what_one_rank_fails_in_fails_on_all)
-{
-    test_run_ranks(2, fail_alone, NULL);
 }
 
 static fsdp_status place_otherwise(void *arg, fsdp_module *module, const char *name, fsdp_mesh *mesh)
@@ -486,14 +450,13 @@ static fsdp_status place_on_one(void *arg, fsdp_module *module, const char *name
 }
 
 /* What a custom style has done differently is found before anybody computes with it. */
-static void place_differently(fsdp_context *context, void *arg)
+RANKS_TEST(a_custom_style_must_place_alike, 3)
 {
     const fsdp_parallel_entry otherwise = {"2", {.kind = FSDP_CUSTOM_PARALLEL, .apply = place_otherwise}};
     const fsdp_parallel_entry on_one = {"2", {.kind = FSDP_CUSTOM_PARALLEL, .apply = place_on_one}};
     fsdp_module *nets[] = {net_create(context, test_device(context)), net_create(context, test_device(context))};
     fsdp_mesh *mesh = team_mesh(context);
 
-    (void)arg;
     CHECK_ERROR(fsdp_parallelize_module(nets[0], mesh, &otherwise, 1), FSDP_MISMATCH,
                 "ranks have not placed the same: rank 0 of the mesh has '2.weight' as (Shard(dim=0),), rank 2 has "
                 "'2.weight' as (Shard(dim=1),)");
@@ -505,39 +468,27 @@ static void place_differently(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-TEST(a_custom_style_must_place_alike)
-{
-    test_run_ranks(3, place_differently, NULL);
-}
-
-static void refuse_fields(fsdp_context *context, void *arg)
+RANKS_TEST(what_a_style_does_not_have_is_refused, 2)
 {
     const fsdp_parallel_entry loss = {"2", {.kind = FSDP_COLUMN_WISE, .loss_parallel = true}};
     const fsdp_parallel_entry row = {"2", {.kind = FSDP_ROW_WISE, .loss_parallel = true}};
     const fsdp_parallel_entry norm = {"1", {.kind = FSDP_SEQUENCE_PARALLEL, .async = true}};
     const fsdp_parallel_entry cut = {"2", {.kind = FSDP_ROW_WISE, .segment_count = 2, .segments = {5, 6}}};
 
-    (void)arg;
     refuse(context, &loss, FSDP_INVALID, "'2' is a Linear and not the head of a model, so there is no loss");
     refuse(context, &row, FSDP_INVALID, "'2' is row-wise, which has no loss_parallel: leave it out");
     refuse(context, &norm, FSDP_INVALID, "'1' is sequence parallel, which has no async");
     refuse(context, &cut, FSDP_INVALID, "'2' is row-wise, which has no segments");
 }
 
-TEST(what_a_style_does_not_have_is_refused)
-{
-    test_run_ranks(2, refuse_fields, NULL);
-}
-
 /* The gradient of a forward that came before the cut would be one of the whole. */
-static void cut_too_early(fsdp_context *context, void *arg)
+RANKS_TEST(a_backward_after_the_cut_is_refused, 2)
 {
     const fsdp_parallel_entry column = {"", {.kind = FSDP_COLUMN_WISE}};
     fsdp_module *net = fsdp_linear_create(context, test_device(context), DIM, WIDE, NULL);
     fsdp_mesh *mesh = team_mesh(context);
     fsdp_tensor *loss;
 
-    (void)arg;
     CHECK_OK(fsdp_scope_begin(context));
     loss = fsdp_sum(fsdp_call(net, fsdp_full(test_device(context), FSDP_F32, FSDP_SHAPE(2, DIM), 1)));
     CHECK_OK(fsdp_parallelize_module(net, mesh, &column, 1));
@@ -546,11 +497,6 @@ static void cut_too_early(fsdp_context *context, void *arg)
     fsdp_scope_end(context, NULL);
     fsdp_module_unref(net);
     fsdp_mesh_unref(mesh);
-}
-
-TEST(a_backward_after_the_cut_is_refused)
-{
-    test_run_ranks(2, cut_too_early, NULL);
 }
 
 TEST(a_degree_is_checked)

@@ -29,14 +29,13 @@ static fsdp_module *net_create(fsdp_context *context)
 }
 
 /* Counted from the front, nobody knows beforehand that a dimension is the last one: the call refuses it. */
-static void give_last_dimension(fsdp_context *context, void *arg)
+RANKS_TEST(a_whole_bias_is_not_added_to_features_that_are_cut, 2)
 {
     const fsdp_parallel_entry entries[] = {{"0", {.kind = FSDP_COLUMN_WISE}},
                                            {"1", {.kind = FSDP_ROW_WISE, .to = {SHARDED(2)}}}};
     fsdp_module *net = net_create(context);
     fsdp_mesh *mesh = team_mesh(context);
 
-    (void)arg;
     CHECK_OK(fsdp_parallelize_module(net, mesh, entries, COUNT(entries)));
     CHECK_OK(fsdp_scope_begin(context));
     CHECK_NULL(fsdp_call(net, fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(5, 7, DIM))));
@@ -46,13 +45,8 @@ static void give_last_dimension(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-TEST(a_whole_bias_is_not_added_to_features_that_are_cut)
-{
-    test_run_ranks(2, give_last_dimension, NULL);
-}
-
 /* Another entry would put an output in segments together. */
-static void refuse_segments_behind(fsdp_context *context, void *arg)
+RANKS_TEST(an_output_in_segments_is_not_put_together_behind, 2)
 {
     const fsdp_parallel_entry entries[] = {
         {"0", {.kind = FSDP_COLUMN_WISE, .segment_count = 2, .segments = {4, 7}}},
@@ -60,26 +54,19 @@ static void refuse_segments_behind(fsdp_context *context, void *arg)
     fsdp_module *net = net_create(context);
     fsdp_mesh *mesh = team_mesh(context);
 
-    (void)arg;
     CHECK_ERROR(fsdp_parallelize_module(net, mesh, entries, COUNT(entries)), FSDP_INVALID,
                 "'0' has an output in segments, each of which is cut by itself, so it cannot become replicated");
     fsdp_module_unref(net);
     fsdp_mesh_unref(mesh);
 }
 
-TEST(an_output_in_segments_is_not_put_together_behind)
-{
-    test_run_ranks(2, refuse_segments_behind, NULL);
-}
-
 /* Rank 1 has a frozen parameter, then another dtype. */
-static void differ_in_parameters(fsdp_context *context, void *arg)
+RANKS_TEST(ranks_whose_parameters_differ_are_told_so, 2)
 {
     const fsdp_parallel_entry column = {"0", {.kind = FSDP_COLUMN_WISE}};
     fsdp_module *frozen = net_create(context), *other = net_create(context);
     fsdp_mesh *mesh = team_mesh(context);
 
-    (void)arg;
     if (fsdp_context_rank(context) == 1) {
         fsdp_module_set_requires_grad(fsdp_module_child(frozen, "1"), false);
         CHECK_OK(fsdp_module_to(other, FSDP_BF16));
@@ -93,11 +80,6 @@ static void differ_in_parameters(fsdp_context *context, void *arg)
     fsdp_module_unref(other);
     fsdp_module_unref(frozen);
     fsdp_mesh_unref(mesh);
-}
-
-TEST(ranks_whose_parameters_differ_are_told_so)
-{
-    test_run_ranks(2, differ_in_parameters, NULL);
 }
 
 /* ---- norms of parts of a sequence ---- */
@@ -131,14 +113,13 @@ static void refuse_call(fsdp_context *context, const fsdp_parallel_entry *entrie
 }
 
 /* The sum of the row-wise layer is whole on each rank: gradients of the norm's weight would be twice as large. */
-static void give_norm_what_is_whole(fsdp_context *context, void *arg)
+RANKS_TEST(a_norm_of_parts_refuses_what_is_whole, 2)
 {
     const fsdp_parallel_entry whole[] = {{"0", {.kind = FSDP_ROW_WISE, .from = {REPLICATED}}}, parts_norm};
     const fsdp_parallel_entry gathered[] = {{"0", {.kind = FSDP_COLUMN_WISE, .to = {REPLICATED}}}, parts_norm};
     const fsdp_parallel_entry far = {"1", {.kind = FSDP_SEQUENCE_PARALLEL, .dim = 3}};
     const fsdp_parallel_entry features = {"1", {.kind = FSDP_SEQUENCE_PARALLEL, .dim = 2}};
 
-    (void)arg;
     refuse_call(context, whole, 2,
                 "an input (1, 4, 9) is whole, because the ranks have put it together, but must be "
                 "sharded(1): let the module that makes it give that");
@@ -147,18 +128,13 @@ static void give_norm_what_is_whole(fsdp_context *context, void *arg)
     refuse_call(context, &features, 1, "an input (1, 4, 9) has its features in dimension 2");
 }
 
-TEST(a_norm_of_parts_refuses_what_is_whole)
-{
-    test_run_ranks(2, give_norm_what_is_whole, NULL);
-}
-
 static void read_grad(fsdp_module *net, float *out)
 {
     CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_tensor_grad(fsdp_module_parameter(net, "1.weight"))), FSDP_F32, out));
 }
 
 /* Of a distributed tensor it is known what a rank has: the gradient is that of one rank, or the call is refused. */
-static void give_norm_distributed(fsdp_context *context, void *arg)
+RANKS_TEST(a_norm_of_parts_takes_a_distributed_tensor, 2)
 {
     const fsdp_placement cut = {.kind = FSDP_SHARD, .dim = 1}, replicate = {.kind = FSDP_REPLICATE};
     fsdp_module *nets[] = {norm_net(context), norm_net(context)};
@@ -167,7 +143,6 @@ static void give_norm_distributed(fsdp_context *context, void *arg)
     float values[4 * DIM], grads[2][DIM];
     fsdp_tensor *x, *part;
 
-    (void)arg;
     for (int i = 0; i < 4 * DIM; i++)
         values[i] = (float)(i % 7) - (float)(i % 5);
     CHECK_OK(fsdp_parallelize_module(nets[1], mesh, &parts_norm, 1));
@@ -189,21 +164,15 @@ static void give_norm_distributed(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-TEST(a_norm_of_parts_takes_a_distributed_tensor)
-{
-    test_run_ranks(2, give_norm_distributed, NULL);
-}
-
 /* ---- what is not there ---- */
 
-static void give_nothing(fsdp_context *context, void *arg)
+RANKS_TEST(what_is_not_there_is_named_without_an_earlier_error, 1)
 {
     const fsdp_parallel_entry column = {"0", {.kind = FSDP_COLUMN_WISE}};
     const fsdp_placement cut = {.kind = FSDP_SHARD};
     fsdp_module *net = net_create(context);
     fsdp_mesh *mesh = team_mesh(context);
 
-    (void)arg;
     CHECK_NULL(fsdp_module_child(net, "earlier")); /* an error that has nothing to do with what follows */
     CHECK_STATUS(fsdp_parallelize_module(net, NULL, &column, 1), FSDP_INVALID);
     CHECK_STRING(fsdp_last_error(), "tensor parallelism needs a module and a mesh, but the mesh is NULL");
@@ -221,9 +190,4 @@ static void give_nothing(fsdp_context *context, void *arg)
     CHECK_STRING(fsdp_last_error(), "parallel_place: '1', a Linear, has no parameter 'scale'");
     fsdp_module_unref(net);
     fsdp_mesh_unref(mesh);
-}
-
-TEST(what_is_not_there_is_named_without_an_earlier_error)
-{
-    test_run_ranks(1, give_nothing, NULL);
 }

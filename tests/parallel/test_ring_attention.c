@@ -339,12 +339,11 @@ TEST(a_rank_holds_keys_and_values_of_one_other_or_two)
             }
 }
 
-static void check_refused(fsdp_context *context, void *arg)
+RANKS_TEST(what_cannot_be_cut_is_refused, 1)
 {
     fsdp_tensor *odd, *even, *positions;
     fsdp_process_group *world = fsdp_world(context);
 
-    (void)arg;
     CHECK_OK(fsdp_scope_begin(context));
     odd = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(1, 3, 2, 2)));
     even = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(1, 4, 2, 2)));
@@ -379,11 +378,6 @@ static void check_refused(fsdp_context *context, void *arg)
     CHECK(!fsdp_parallel_attention(even, even, even, NULL, NULL));
     CHECK(!fsdp_parallel_attention(NULL, even, even, NULL, world));
     fsdp_scope_end(context, NULL);
-}
-
-TEST(what_cannot_be_cut_is_refused)
-{
-    test_run_ranks(1, check_refused, NULL);
 }
 
 /* ---- failures ---- */
@@ -451,9 +445,8 @@ TEST(the_nth_allocation_of_one_rank_fails)
     fail_each(FSDP__FAULT_ALLOCATION);
 }
 
-static void fail_each_allocation(fsdp_context *context, void *arg)
+RANKS_TEST(a_failing_allocation_is_an_error, 1)
 {
-    (void)arg;
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_tensor *x = NULL, *y = NULL;
         fsdp_status status = fsdp_scope_begin(context);
@@ -466,9 +459,4 @@ static void fail_each_allocation(fsdp_context *context, void *arg)
         }
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
     }
-}
-
-TEST(a_failing_allocation_is_an_error)
-{
-    test_run_ranks(1, fail_each_allocation, NULL);
 }

@@ -33,7 +33,7 @@ static void tell(fsdp_module *module, bool all)
 }
 
 /* Every forward gathers. */
-static void see_writes(fsdp_context *context, way_run *run)
+WAYS_TEST(a_write_is_seen_and_nothing_else, WAYS_ALONE)
 {
     way_run here = *run;
     fsdp_module *module;
@@ -63,13 +63,8 @@ static void see_writes(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-TEST(a_write_is_seen_and_nothing_else)
-{
-    in_every_way(see_writes, WAYS_ALONE);
-}
-
 /* Microbatches, evaluations between them, a rank that writes alone, by hand, a step that failed. */
-static void train(fsdp_context *context, way_run *run)
+WAYS_TEST(residences_agree_over_writes, WAYS_ALONE)
 {
     fsdp_module *module = ways_net(context, run, BLOCKS, FSDP_RESHARD_AUTO);
     fsdp_optimizer *optimizer = ways_optimizer(module);
@@ -99,11 +94,6 @@ static void train(fsdp_context *context, way_run *run)
     note_weights(run, module);
     fsdp_optimizer_free(optimizer);
     fsdp_module_unref(module);
-}
-
-TEST(residences_agree_over_writes)
-{
-    in_every_way(train, WAYS_ALONE);
 }
 
 /* Rows that lie apart are cast by the gather. */

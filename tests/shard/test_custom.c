@@ -232,24 +232,18 @@ static float *train_mixed(fsdp_context *context, caller *c, int64_t *count)
     return values;
 }
 
-static void mix(fsdp_context *context, void *arg)
+WORLDS_TEST(several_dtypes_are_gathered_as_bytes_and_reduced_each, 2, 4)
 {
     int64_t count;
     caller c = {0};
     float *own = train_mixed(context, NULL, &count), *custom = train_mixed(context, &c, &count);
 
-    (void)arg;
     CHECK_BYTES(custom, own, (size_t)count * sizeof(float));
     CHECK(c.bytes);
     CHECK_EQ(c.reductions, 2);
     CHECK_EQ(c.taken, c.given);
     free(own);
     free(custom);
-}
-
-TEST(several_dtypes_are_gathered_as_bytes_and_reduced_each)
-{
-    test_run_worlds(2, 4, mix, NULL);
 }
 
 /* ---- memory ---- */
@@ -279,13 +273,12 @@ static size_t peak_of(fsdp_context *context, caller *c, bool own_memory)
 
 /* ---- refusals ---- */
 
-static void refuse(fsdp_context *context, void *arg)
+WORLDS_TEST(what_cannot_be_custom_is_refused, 1, 3)
 {
     fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS), *head = ((net *)module)->head;
     fsdp_custom_collective custom = {.run = gather};
     bool one = fsdp_context_world_size(context) == 1;
 
-    (void)arg;
     CHECK_ERROR(fsdp_module_set_custom_all_gather(NULL, &custom), FSDP_INVALID, "a module is required");
     CHECK_ERROR(fsdp_module_set_custom_all_gather(head, &custom), FSDP_STATE, "not given to fully_shard");
     CHECK_ERROR(fsdp_module_set_custom_reduce_scatter(head, &custom), FSDP_STATE, "not given to fully_shard");
@@ -306,11 +299,6 @@ static void refuse(fsdp_context *context, void *arg)
     CHECK_ERROR(fsdp_module_set_custom_reduce_scatter(module, &custom), FSDP_INVALID, "allocate and release");
     net_train(module, 1);
     fsdp_module_unref(module);
-}
-
-TEST(what_cannot_be_custom_is_refused)
-{
-    test_run_worlds(1, 3, refuse, NULL);
 }
 
 /* The n-th call fails, on all ranks; then the step is made again, without. */

@@ -331,13 +331,12 @@ TEST(residences_and_streams_change_no_bit)
 
 /* ---- misuse ---- */
 
-static void misuse(fsdp_context *context, void *arg)
+RANKS_TEST(an_extension_with_a_part_missing_is_refused, 2)
 {
     fsdp_gather_extension broken[] = {*fsdp_gather_int8(), *fsdp_gather_int8(), *fsdp_gather_int8()};
     static const char *const texts[] = {"'int8' has no sent_bytes", "'int8' has no pre", "'int8' has no post"};
     fsdp_module *module = net_create(context, fsdp_meta(context), 1);
 
-    (void)arg;
     broken[0].sent_bytes = NULL;
     broken[1].pre = NULL;
     broken[2].post = NULL;
@@ -347,9 +346,4 @@ static void misuse(fsdp_context *context, void *arg)
         CHECK(!fsdp_module_is_sharded(module));
     }
     fsdp_module_unref(module);
-}
-
-TEST(an_extension_with_a_part_missing_is_refused)
-{
-    test_run_ranks(2, misuse, NULL);
 }

@@ -141,13 +141,12 @@ static fsdp_tensor *head_forward(fsdp_module *self, fsdp_tensor *const *inputs, 
 
 static const fsdp_module_type head_type = {.name = "Net", .forward = head_forward};
 
-static void use_the_head(fsdp_context *context, void *arg)
+WORLDS_TEST(without_a_gradient_of_its_own_it_counts_as_zeros, 1, 3)
 {
     fsdp_module *module = net_flat(context, BLOCKS, &(fsdp_shard_options){0}, 0, false);
     fsdp_tensor *x, *targets, *input;
     float values[NET_DIM * NET_IN];
 
-    (void)arg;
     module->type = &head_type;
     CHECK_OK(fsdp_scope_begin(context));
     net_batch(context, 0, 0, 2, &x, &targets);
@@ -165,11 +164,6 @@ static void use_the_head(fsdp_context *context, void *arg)
     CHECK_NULL(fsdp_tensor_grad(fsdp_module_parameter(module, "blocks.0.up.weight"))); /* nobody had one there */
     fsdp_tensor_unref(input);
     fsdp_module_unref(module);
-}
-
-TEST(without_a_gradient_of_its_own_it_counts_as_zeros)
-{
-    test_run_worlds(1, 3, use_the_head, NULL);
 }
 
 /* ---- where it lies ---- */
@@ -371,21 +365,15 @@ TEST(an_optimizer_of_its_parts_is_refused)
 
 /* ---- what it does not do ---- */
 
-static void check_refused(fsdp_context *context, void *arg)
+RANKS_TEST(slices_and_other_dtypes_are_refused, 4)
 {
     fsdp_module *module = net_create(context, fsdp_meta(context), 1);
     const fsdp__flat flat = {0};
 
-    (void)arg;
     CHECK_ERROR(fsdp__fully_shard(&fsdp__door_fully_shard, &module, 1,
                                   &(fsdp_shard_options){.reshard_after_forward_ranks = 2}, &flat),
                 FSDP_UNSUPPORTED, "a flat parameter keeps no slices");
     CHECK_OK(fsdp__fully_shard(&fsdp__door_fully_shard, &module, 1, &(fsdp_shard_options){0}, &flat));
     CHECK_ERROR(fsdp_module_to(module, FSDP_BF16), FSDP_STATE, "lies in a flat parameter");
     fsdp_module_unref(module);
-}
-
-TEST(slices_and_other_dtypes_are_refused)
-{
-    test_run_ranks(4, check_refused, NULL);
 }

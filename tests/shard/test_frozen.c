@@ -51,7 +51,7 @@ static void backward_and_step(way_run *run, fsdp_module *module, fsdp_optimizer 
 }
 
 /* Frozen before the first forward, after it, and between a forward and its backward; thawed again. */
-static void freeze_and_thaw(fsdp_context *context, way_run *run)
+WAYS_TEST(parameters_may_be_frozen_and_thawed_at_any_time, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE)
 {
     fsdp_module *module = frozen_net(context, run, ALL);
     fsdp_optimizer *optimizer;
@@ -84,11 +84,6 @@ static void freeze_and_thaw(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-TEST(parameters_may_be_frozen_and_thawed_at_any_time)
-{
-    in_every_way(freeze_and_thaw, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE);
-}
-
 static fsdp_status give_up(fsdp_node *node, fsdp_tensor *const *grads)
 {
     (void)node, (void)grads;
@@ -116,7 +111,7 @@ static void fail_step(const way_run *run, fsdp_module *module)
 }
 
 /* What has failed leaves nothing behind for the steps after it, in which others are frozen. */
-static void fail_and_freeze(fsdp_context *context, way_run *run)
+WAYS_TEST(what_failed_before_a_freeze_is_not_seen_after_it, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE)
 {
     static const unsigned frozen[] = {0, BLOCK_0 | UP_1, HEAD};
     fsdp_module *module = frozen_net(context, run, 0);
@@ -132,13 +127,8 @@ static void fail_and_freeze(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-TEST(what_failed_before_a_freeze_is_not_seen_after_it)
-{
-    in_every_way(fail_and_freeze, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE);
-}
-
 /* Unreduced gradients of what is frozen before the next backward are reduced all the same. */
-static void freeze_unreduced(fsdp_context *context, way_run *run)
+WAYS_TEST(a_freeze_between_unreduced_backwards_loses_no_gradient, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE)
 {
     fsdp_module *module = frozen_net(context, run, UP_1);
 
@@ -155,11 +145,6 @@ static void freeze_unreduced(fsdp_context *context, way_run *run)
         fsdp_module_zero_grad(module);
     }
     fsdp_module_unref(module);
-}
-
-TEST(a_freeze_between_unreduced_backwards_loses_no_gradient)
-{
-    in_every_way(freeze_unreduced, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE);
 }
 
 /* What rows of `numel` elements, padded to a multiple of the ranks, send in a reduce-scatter of f32. */
@@ -281,7 +266,7 @@ TEST(what_is_ignored_is_the_callers_business)
         in_every_way_with(train_ignoring, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, meta);
 }
 
-static void ignore_all(fsdp_context *context, void *arg)
+WORLDS_TEST(a_call_may_ignore_all_that_its_module_has, 1, 3)
 {
     fsdp_module *module = net_create(context, test_device(context), BLOCKS), *block = net_block_at(module, 0);
     fsdp_tensor *weight = CHECK_PTR(fsdp_module_parameter(block, "up.weight")), *all[4];
@@ -291,7 +276,6 @@ static void ignore_all(fsdp_context *context, void *arg)
     float *before, *after;
     int64_t count;
 
-    (void)arg;
     CHECK_ERROR(fsdp_fully_shard(block, &(fsdp_shard_options){.ignored_param_count = 1}), FSDP_INVALID, "no list");
     CHECK_ERROR(fsdp_fully_shard(block, &(fsdp_shard_options){.ignored_params = all, .ignored_param_count = -1}),
                 FSDP_INVALID, "ignored_params");
@@ -316,9 +300,4 @@ static void ignore_all(fsdp_context *context, void *arg)
     free(before);
     free(after);
     fsdp_module_unref(module);
-}
-
-TEST(a_call_may_ignore_all_that_its_module_has)
-{
-    test_run_worlds(1, 3, ignore_all, NULL);
 }

@@ -327,7 +327,7 @@ static float *train_with(fsdp_context *context, const fsdp_fsdp1_options *option
     return values;
 }
 
-static void compare_groups(fsdp_context *context, void *arg)
+RANKS_TEST(groups_and_meshes_are_the_same, 4)
 {
     groups g = make_groups(context);
     fsdp_mesh *hybrid = net_hybrid_mesh(context, 2), *flat = NULL;
@@ -340,7 +340,6 @@ static void compare_groups(fsdp_context *context, void *arg)
     };
     int64_t world = fsdp_context_world_size(context);
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 1, &world, NULL, &flat));
     for (size_t i = 0; i < FSDP__COUNT_OF(pairs); i++) {
         fsdp_fsdp1_options second = pairs[i][1];
@@ -356,11 +355,6 @@ static void compare_groups(fsdp_context *context, void *arg)
     fsdp_mesh_unref(hybrid);
     fsdp_process_group_free(g.shard);
     fsdp_process_group_free(g.replicate);
-}
-
-TEST(groups_and_meshes_are_the_same)
-{
-    test_run_ranks(4, compare_groups, NULL);
 }
 
 /* ---- misuse ---- */

@@ -164,7 +164,7 @@ static fsdp_status choose(void *arg, const fsdp_module *module, const char *name
     return FSDP_OK;
 }
 
-static void choose_by_unit(fsdp_context *context, void *arg)
+WORLDS_TEST(units_have_options_of_their_own, 2, 3)
 {
     const fsdp_wrap_policy policy = {.kind = FSDP_WRAP_CUSTOM, .choose = choose};
     fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
@@ -172,7 +172,6 @@ static void choose_by_unit(fsdp_context *context, void *arg)
     int64_t count;
     float *plain = wrapped_values(context, NULL, &count);
 
-    (void)arg;
     CHECK_OK(fsdp_fsdp1_wrap(module, &(fsdp_fsdp1_options){.auto_wrap_policy = &policy}));
     materialize(module);
     fsdp_context_reset_comm_stats(context);
@@ -183,12 +182,6 @@ static void choose_by_unit(fsdp_context *context, void *arg)
     CHECK_EQ(stats.calls[FSDP_ALL_REDUCE], 1);
     fsdp_module_zero_grad(module);
     net_check_same(plain, values_after_training(module, &count), count);
-}
-
-TEST(units_have_options_of_their_own)
-{
-    test_run_ranks(2, choose_by_unit, NULL);
-    test_run_ranks(3, choose_by_unit, NULL);
 }
 
 /* ---- first values ---- */
@@ -273,13 +266,12 @@ static fsdp_status init_nothing(void *arg, fsdp_module *module)
     return FSDP_OK;
 }
 
-static void init_by_function(fsdp_context *context, void *arg)
+RANKS_TEST(a_function_gives_first_values, 2)
 {
     fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
     int calls = 0;
     fsdp_fsdp1_options options = {.param_init_fn = init_nothing, .param_init_arg = &calls, .sync_module_states = true};
 
-    (void)arg;
     CHECK_ERROR(fsdp_fsdp1_wrap(module, &options), FSDP_STATE, "left 'input.weight' of the Net '' on the meta device");
     CHECK_ERROR(fsdp_fsdp1_wrap(module, &(fsdp_fsdp1_options){.sync_module_states = true}), FSDP_INVALID,
                 "sync_module_states: 'input.weight' of the Net '' is on the meta device");
@@ -291,14 +283,9 @@ static void init_by_function(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-TEST(a_function_gives_first_values)
-{
-    test_run_ranks(2, init_by_function, NULL);
-}
-
 /* ---- what is ignored ---- */
 
-static void ignore_parts(fsdp_context *context, void *arg)
+RANKS_TEST(what_is_ignored_is_left_alone, 2)
 {
     fsdp_module *module = net_create(context, test_device(context), BLOCKS), *norm = ((net *)module)->norm;
     fsdp_tensor *bias = CHECK_PTR(fsdp_module_parameter(module, "head.bias"));
@@ -308,7 +295,6 @@ static void ignore_parts(fsdp_context *context, void *arg)
                                         .ignored_param_count = 1,
                                         .auto_wrap_policy = &by_block};
 
-    (void)arg;
     CHECK_OK(fsdp_module_initialize(module, 1));
     CHECK_OK(fsdp_fsdp1_wrap(module, &options));
     CHECK_NULL(fsdp_tensor_distribution(bias));
@@ -319,14 +305,9 @@ static void ignore_parts(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-TEST(what_is_ignored_is_left_alone)
-{
-    test_run_ranks(2, ignore_parts, NULL);
-}
-
 /* ---- precision ---- */
 
-static void compare_precision(fsdp_context *context, void *arg)
+WORLDS_TEST(gradients_are_reduced_in_the_dtype_of_parameters, 1, 3)
 {
     const fsdp_mp_policy policy = {.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_BF16};
     fsdp_fsdp1_options options = {.mixed_precision.param_dtype = FSDP_BF16};
@@ -334,7 +315,6 @@ static void compare_precision(fsdp_context *context, void *arg)
     int64_t count;
     float *expected = values_after_training(module, &count);
 
-    (void)arg;
     fsdp_context_set_log(context, FSDP_LOG_ERROR, NULL, NULL); /* a world of one is NO_SHARD */
     for (int every = 0; every < 2; every++) {
         float *values;
@@ -350,11 +330,6 @@ static void compare_precision(fsdp_context *context, void *arg)
     free(expected);
 }
 
-TEST(gradients_are_reduced_in_the_dtype_of_parameters)
-{
-    test_run_worlds(1, 3, compare_precision, NULL);
-}
-
 static fsdp_tensor *row_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
     (void)count;
@@ -364,14 +339,13 @@ static fsdp_tensor *row_forward(fsdp_module *self, fsdp_tensor *const *inputs, i
 
 static const fsdp_module_type row_type = {.name = "Row", .forward = row_forward};
 
-static void keep_norms_precise(fsdp_context *context, void *arg)
+RANKS_TEST(batch_norms_stay_in_full_precision, 2)
 {
     const fsdp_fsdp1_options options = {.mixed_precision.param_dtype = FSDP_BF16, .auto_wrap_policy = &by_block};
     probe *p = probe_create(context);
     fsdp_module *row;
     fsdp_tensor *loss;
 
-    (void)arg;
     fsdp_context_set_log(context, FSDP_LOG_ERROR, NULL, NULL);
     CHECK_OK(fsdp_module_create(context, &row_type, sizeof *row, &row));
     CHECK_OK(fsdp_module_add_child(row, "block", net_block_create(context, test_device(context))));
@@ -386,11 +360,6 @@ static void keep_norms_precise(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_backward(loss));
     fsdp_scope_end(context, NULL);
     fsdp_module_unref(row);
-}
-
-TEST(batch_norms_stay_in_full_precision)
-{
-    test_run_ranks(2, keep_norms_precise, NULL);
 }
 
 /* ---- offload ---- */

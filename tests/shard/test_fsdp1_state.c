@@ -141,7 +141,7 @@ TEST(each_type_goes_out_and_in)
 /* ---- live memory, and other strategies ---- */
 
 /* What LOCAL gives is the parameters' memory; what FULL gives goes into a model of another strategy and world. */
-static void check_alias(fsdp_context *context, void *arg)
+WORLDS_TEST(a_local_one_is_live_memory, 1, 3)
 {
     const fsdp_state_dict_config local = {.type = FSDP_LOCAL_STATE_DICT}, full = {.type = FSDP_FULL_STATE_DICT};
     const trial flat = {.orig = false}, none = {.strategy = FSDP_NO_SHARD};
@@ -150,7 +150,6 @@ static void check_alias(fsdp_context *context, void *arg)
     float *expected, *values;
     fsdp_state_dict *state;
 
-    (void)arg;
     CHECK_OK(fsdp_fsdp1_state_dict(from, &local, &state));
     for (int64_t i = 0; i < state->count; i++)
         CHECK_OK(fsdp_tensor_fill_(state->entries[i].tensor, 0.25));
@@ -171,14 +170,9 @@ static void check_alias(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-TEST(a_local_one_is_live_memory)
-{
-    test_run_worlds(1, 3, check_alias, NULL);
-}
-
 /* ---- refused ---- */
 
-static void refuse(fsdp_context *context, void *arg)
+RANKS_TEST(what_has_no_answer_is_refused, 4)
 {
     const fsdp_state_dict_config local = {.type = FSDP_LOCAL_STATE_DICT},
                                  odd = {.type = FSDP_SHARDED_STATE_DICT, .rank0_only = true},
@@ -188,7 +182,6 @@ static void refuse(fsdp_context *context, void *arg)
     fsdp_module *module = make(context, &hybrid, mesh, 1), *plain = net_create(context, fsdp_meta(context), 1);
     fsdp_state_dict *state;
 
-    (void)arg;
     CHECK_ERROR(fsdp_fsdp1_state_dict(plain, &local, &state), FSDP_STATE, "was not given to");
     CHECK_ERROR(fsdp_fsdp1_state_dict(module, &local, &state), FSDP_UNSUPPORTED, "wrapped with a mesh: take a sharded");
     CHECK_NULL(state);
@@ -213,11 +206,6 @@ static void refuse(fsdp_context *context, void *arg)
     net_train(module, 1);
     fsdp_module_unref(module);
     test_drop_workspace(context);
-}
-
-TEST(what_has_no_answer_is_refused)
-{
-    test_run_ranks(4, refuse, NULL);
 }
 
 /* Only rank 0 takes the state, the others go on training (or end): an error on all, and no hang. */

@@ -9,13 +9,12 @@ enum {
 
 /* ---- refusals ---- */
 
-static void refusals(fsdp_context *context, void *arg)
+WORLDS_TEST(what_cannot_be_sharded_is_refused, 1, 2)
 {
     fsdp_module *module = net_create(context, test_device(context), BLOCKS), *block = net_block_at(module, 0);
     fsdp_mp_policy odd = {.param_dtype = FSDP_I32}, odd_buffers = {.buffer_dtype = FSDP_I64};
     fsdp_tensor *x, *targets;
 
-    (void)arg;
     CHECK_ERROR(fsdp_fully_shard(NULL, NULL), FSDP_INVALID, "null module");
     CHECK_ERROR(fsdp_fully_shard_modules(NULL, 0, NULL), FSDP_INVALID, "at least one module");
     CHECK_ERROR(fsdp_fully_shard(((net *)module)->blocks, NULL), FSDP_INVALID, "ModuleList");
@@ -61,17 +60,11 @@ TEST(a_part_of_a_sharded_module_gets_no_values_alone)
         test_run_ranks(worlds[w], part, NULL);
 }
 
-TEST(what_cannot_be_sharded_is_refused)
-{
-    test_run_worlds(1, 2, refusals, NULL);
-}
-
-static void forward_on_meta(fsdp_context *context, void *arg)
+RANKS_TEST(a_forward_before_materialisation_is_refused, 2)
 {
     fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
     fsdp_tensor *x, *targets;
 
-    (void)arg;
     net_shard(module, NULL);
     CHECK_OK(fsdp_scope_begin(context));
     net_batch(context, 0, 0, 3, &x, &targets);
@@ -80,11 +73,6 @@ static void forward_on_meta(fsdp_context *context, void *arg)
     fsdp_scope_end(context, NULL);
     CHECK_ERROR(fsdp_module_unshard(module), FSDP_STATE, "meta device");
     fsdp_module_unref(module);
-}
-
-TEST(a_forward_before_materialisation_is_refused)
-{
-    test_run_ranks(2, forward_on_meta, NULL);
 }
 
 /* ---- looks ---- */
@@ -216,12 +204,11 @@ TEST(what_modules_of_a_call_share_has_its_first_name)
 
 /* ---- frozen, tied, unused, repeated ---- */
 
-static void freeze(fsdp_context *context, void *arg)
+WORLDS_TEST(a_frozen_group_is_gathered_but_not_reduced, 1, 3)
 {
     fsdp_module *module = net_sharded(context, BLOCKS, NULL);
     fsdp_comm_stats stats;
 
-    (void)arg;
     CHECK_OK(fsdp_module_set_requires_grad(net_block_at(module, 0), false));
     fsdp_context_reset_comm_stats(context);
     net_forward_backward(module, 0, 0, 1);
@@ -236,11 +223,6 @@ static void freeze(fsdp_context *context, void *arg)
     net_forward_backward(module, 1, 0, 1);
     CHECK_PTR(fsdp_tensor_grad(fsdp_module_parameter(module, "blocks.0.up.weight")));
     fsdp_module_unref(module);
-}
-
-TEST(a_frozen_group_is_gathered_but_not_reduced)
-{
-    test_run_worlds(1, 3, freeze, NULL);
 }
 
 /* Two Linear(7,7) of one weight around each other, one of them used twice. */

@@ -23,7 +23,7 @@ static void note_gradient(way_run *run, const fsdp_tensor *parameter)
 
 /* ---- distributed ---- */
 
-static void look_at_gradients(fsdp_context *context, way_run *run)
+WAYS_TEST(gradients_of_shards_are_distributed_like_them, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN)
 {
     fsdp_module *module = ways_net(context, run, BLOCKS, FSDP_RESHARD_AUTO);
     fsdp_parameters shards;
@@ -47,11 +47,6 @@ static void look_at_gradients(fsdp_context *context, way_run *run)
     }
     fsdp_parameters_release(&shards);
     fsdp_module_unref(module);
-}
-
-TEST(gradients_of_shards_are_distributed_like_them)
-{
-    in_every_way(look_at_gradients, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
 }
 
 /* Element (i, j) of a gradient of blocks.0.up.weight, set by the caller. */
@@ -101,11 +96,10 @@ TEST(a_gradient_that_the_caller_set_is_added_to)
         in_every_way_with(set_gradient, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, strided);
 }
 
-static void shard_with_gradient(fsdp_context *context, void *arg)
+WORLDS_TEST(a_parameter_with_a_gradient_cannot_be_sharded, 1, 3)
 {
     fsdp_module *module = net_create(context, test_device(context), BLOCKS);
 
-    (void)arg;
     net_forward_backward(module, 0, 0, 1);
     CHECK_ERROR(fsdp_fully_shard(net_block_at(module, 0), NULL), FSDP_STATE, "'weight'");
     CHECK_CONTAINS(fsdp_last_error(), "gradient");
@@ -114,11 +108,6 @@ static void shard_with_gradient(fsdp_context *context, void *arg)
     net_shard(module, NULL);
     net_train(module, 1);
     fsdp_module_unref(module);
-}
-
-TEST(a_parameter_with_a_gradient_cannot_be_sharded)
-{
-    test_run_worlds(1, 3, shard_with_gradient, NULL);
 }
 
 /* ---- hooks ---- */
@@ -321,7 +310,7 @@ static fsdp_tensor *fused_forward(fsdp_module *self, fsdp_tensor *const *inputs,
 
 static const fsdp_module_type fused_type = {.name = "Net", .forward = fused_forward};
 
-static void drop_fused_loss(fsdp_context *context, way_run *run)
+WAYS_TEST(a_fused_head_whose_loss_is_dropped_keeps_no_gradient, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN)
 {
     fsdp_module *module = ways_net(context, run, 1, FSDP_RESHARD_AUTO);
     fsdp_optimizer *optimizer = ways_optimizer(module);
@@ -343,9 +332,4 @@ static void drop_fused_loss(fsdp_context *context, way_run *run)
     }
     fsdp_optimizer_free(optimizer);
     fsdp_module_unref(module);
-}
-
-TEST(a_fused_head_whose_loss_is_dropped_keeps_no_gradient)
-{
-    in_every_way(drop_fused_loss, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
 }

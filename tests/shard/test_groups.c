@@ -71,7 +71,7 @@ static fsdp_tensor *mixed_loss(fsdp_module *module, int step, int first, int row
         fsdp_call(module, fsdp_from_data(test_device(module->context), FSDP_F32, FSDP_SHAPE(rows, IN), values)));
 }
 
-static void train_mixed(fsdp_context *context, way_run *run)
+WAYS_TEST(parameters_of_two_dtypes_are_one_group, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE)
 {
     fsdp_module *module = mixed_create(context);
     int rows = run->way ? WAYS_ROWS : WAYS_ROWS * run->world, rank = fsdp_context_rank(context);
@@ -95,19 +95,13 @@ static void train_mixed(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-TEST(parameters_of_two_dtypes_are_one_group)
-{
-    in_every_way(train_mixed, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE);
-}
-
-static void look(fsdp_context *context, void *arg)
+WORLDS_TEST(several_dtypes_are_gathered_at_once, 1, WAYS_WORLDS)
 {
     fsdp_module *module = mixed_create(context);
     int64_t world = fsdp_context_world_size(context);
     fsdp_comm_stats stats;
     fsdp_shard_info info;
 
-    (void)arg;
     CHECK_OK(fsdp_fully_shard(module, NULL));
     CHECK_OK(fsdp_module_shard_info(module, &info));
     CHECK_EQ(info.parameter_count, 3);
@@ -123,11 +117,6 @@ static void look(fsdp_context *context, void *arg)
              (world - 1) * (4 * ((MIDDLE + world - 1) / world * (IN + 1)) + 2 * ((OUT + world - 1) / world * MIDDLE)));
     CHECK_OK(fsdp_module_reshard(module));
     fsdp_module_unref(module);
-}
-
-TEST(several_dtypes_are_gathered_at_once)
-{
-    test_run_worlds(1, WAYS_WORLDS, look, NULL);
 }
 
 /* ---- functions around gathers ---- */
@@ -166,14 +155,13 @@ TEST(functions_that_fail_leave_the_group_sharded)
 }
 
 /* The second group fails to arrive: the first is given up with it. */
-static void fail_the_second(fsdp_context *context, void *arg)
+WORLDS_TEST(groups_of_one_state_fail_together, 1, WAYS_WORLDS)
 {
     fsdp_module *module = mixed_create(context);
     doubler d = {.fail_post = "not today"};
     fsdp_gather_extension extension = doubling(&d);
     int64_t before;
 
-    (void)arg;
     CHECK_OK(shard_in_parts(&module, 1, &(fsdp_shard_options){.gather_extension = &extension}, 2));
     before = test_live_bytes(context);
     CHECK_ERROR(fsdp_module_unshard(module), FSDP_INVALID, "not today");
@@ -188,21 +176,15 @@ static void fail_the_second(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-TEST(groups_of_one_state_fail_together)
-{
-    test_run_worlds(1, WAYS_WORLDS, fail_the_second, NULL);
-}
-
 /* ---- memory that could not be had, elsewhere ---- */
 
-static void materialize_elsewhere_first(fsdp_context *context, void *arg)
+WORLDS_TEST(a_failed_materialize_leaves_no_trace, 1, 3)
 {
     fsdp_device *sim = CHECK_PTR(fsdp__device_open(context, "sim", 0));
     fsdp_module *module = net_create(context, fsdp_meta(context), 1);
     int64_t world = fsdp_context_world_size(context);
     fsdp_shard_info info;
 
-    (void)arg;
     net_shard(module, NULL);
     fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 2);
     CHECK(fsdp_module_materialize(module, sim) != FSDP_OK);
@@ -211,9 +193,4 @@ static void materialize_elsewhere_first(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_module_shard_info(module, &info));
     CHECK_EQ(info.shares_memory, world > 1 && test_machines_of((int)world) == 1); /* sim does not share, the CPU does */
     fsdp_module_unref(module);
-}
-
-TEST(a_failed_materialize_leaves_no_trace)
-{
-    test_run_worlds(1, 3, materialize_elsewhere_first, NULL);
 }

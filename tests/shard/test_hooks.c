@@ -240,7 +240,7 @@ static void check_distributed(const fsdp_tensor *p)
 }
 
 /* Before a backward of the model, or after it. */
-static void penalise_shards(fsdp_context *context, way_run *run)
+WAYS_TEST(a_gradient_of_an_operation_on_the_shard_is_distributed, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN)
 {
     fsdp_module *module = ways_net(context, run, BLOCKS, FSDP_RESHARD_AUTO);
     fsdp_optimizer *optimizer = ways_optimizer(module);
@@ -264,11 +264,6 @@ static void penalise_shards(fsdp_context *context, way_run *run)
     note_weights(run, module);
     fsdp_optimizer_free(optimizer);
     fsdp_module_unref(module);
-}
-
-TEST(a_gradient_of_an_operation_on_the_shard_is_distributed)
-{
-    in_every_way(penalise_shards, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
 }
 
 /* ---- what one rank does between uses ---- */

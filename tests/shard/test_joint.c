@@ -36,14 +36,13 @@ static void check_placement(fsdp_module *module, const char *name, int at, int d
 
 /* As PyTorch prints it: (_StridedShard(dim=0, sf=2), Shard(dim=0)), (Shard(dim=0), Shard(dim=1)), (Shard(dim=0),
  * Replicate()), and (Shard(dim=0),) of what is plain. */
-static void looks(fsdp_context *context, void *arg)
+RANKS_TEST(shards_are_distributed_over_both_meshes, 4)
 {
     cut_meshes m = cut_meshes_create(context, (cut_layout){1, 2, 2});
     fsdp_module *module = cut_net_sharded(context, &m, &(fsdp_shard_options){.mesh = NULL});
     int data = fsdp_mesh_coordinate(m.root, 0), part = fsdp_mesh_coordinate(m.root, 1);
     int64_t gates = part == 0 ? 4 : 3; /* of 7, of gate and up alike: 2 x 4 rows or 2 x 3, and then in two */
 
-    (void)arg;
     check_placement(module, "table", 0, 0, 2);
     check_placement(module, "table", 1, 0, 0);
     check_placement(module, "blocks.0.fused", 0, 0, 2);
@@ -68,19 +67,13 @@ static void looks(fsdp_context *context, void *arg)
     cut_meshes_free(&m);
 }
 
-TEST(shards_are_distributed_over_both_meshes)
-{
-    test_run_ranks(4, looks, NULL);
-}
-
 /* The map counts this rank's rows of what was cut before. */
-static void map(fsdp_context *context, void *arg)
+RANKS_TEST(the_map_has_what_each_rank_holds, 4)
 {
     cut_meshes m = cut_meshes_create(context, (cut_layout){1, 2, 2});
     fsdp_module *module = cut_net_sharded(context, &m, &(fsdp_shard_options){.mesh = NULL});
     fsdp_shard_map entries = {.count = 0};
 
-    (void)arg;
     CHECK_OK(fsdp_module_shard_map(module, &entries));
     for (int64_t i = 0; i < entries.count; i++) {
         const fsdp_shard_map_entry *e = &entries.items[i];
@@ -95,11 +88,6 @@ static void map(fsdp_context *context, void *arg)
     cut_meshes_free(&m);
 }
 
-TEST(the_map_has_what_each_rank_holds)
-{
-    test_run_ranks(4, map, NULL);
-}
-
 static fsdp_status count_calls(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad)
 {
     (void)tensor, (void)grad;
@@ -108,13 +96,12 @@ static fsdp_status count_calls(void *arg, fsdp_tensor *tensor, fsdp_tensor **gra
 }
 
 /* What has added up gradients of the parameter before is gone; the caller's own hooks stay. */
-static void hooks(fsdp_context *context, void *arg)
+RANKS_TEST(what_has_added_up_gradients_before_is_replaced, 4)
 {
     cut_meshes m = cut_meshes_create(context, (cut_layout){1, 2, 2});
     fsdp_module *module = cut_net_create(context, test_device(context));
     int lasting = 0, own = 0;
 
-    (void)arg;
     cut_net_cut(module, m.parts, true);
     CHECK_OK(fsdp__add_grad_hook(fsdp_module_parameter(module, "blocks.0.norm"), count_calls, &lasting, NULL));
     CHECK_OK(fsdp_tensor_add_grad_hook(fsdp_module_parameter(module, "blocks.0.norm"), count_calls, &own));
@@ -124,11 +111,6 @@ static void hooks(fsdp_context *context, void *arg)
     CHECK_EQ(own, 1);
     fsdp_module_unref(module);
     cut_meshes_free(&m);
-}
-
-TEST(what_has_added_up_gradients_before_is_replaced)
-{
-    test_run_ranks(4, hooks, NULL);
 }
 
 /* ---- collectives ---- */
@@ -298,14 +280,13 @@ static void check_refused(fsdp_module *block, const fsdp_shard_options *options,
     CHECK(fsdp_tensor_distribution(down) == before);
 }
 
-static void refusals(fsdp_context *context, void *arg)
+RANKS_TEST(meshes_that_do_not_go_together_and_other_doors_are_refused, 4)
 {
     cut_meshes m = cut_meshes_create(context, (cut_layout){1, 2, 2});
     fsdp_module *module = cut_net_create(context, test_device(context)), *block = cut_net_block(module, 0);
     fsdp_mesh *other = NULL, *flat = NULL;
     const int64_t shape[] = {2, 2};
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 2, shape, (const char *const[]){"a", "b"}, &other));
     CHECK_OK(fsdp_mesh_slice(other, 1, (const char *const[]){"a"}, &flat));
     cut_net_cut(module, m.parts, true);
@@ -326,17 +307,11 @@ static void refusals(fsdp_context *context, void *arg)
     cut_meshes_free(&m);
 }
 
-TEST(meshes_that_do_not_go_together_and_other_doors_are_refused)
-{
-    test_run_ranks(4, refusals, NULL);
-}
-
-static void many_groups(fsdp_context *context, void *arg)
+RANKS_TEST(more_groups_of_ranks_than_are_asked_are_refused, 2)
 {
     fsdp_mesh *meshes[FSDP_MAX_MESH_DIMS + 1];
     fsdp__mesh_info info = {0};
 
-    (void)arg;
     for (int i = 0; i <= FSDP_MAX_MESH_DIMS; i++)
         CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){2}, NULL, &meshes[i]));
     for (int i = 0; i < FSDP_MAX_MESH_DIMS; i++)
@@ -349,28 +324,17 @@ static void many_groups(fsdp_context *context, void *arg)
         fsdp_mesh_unref(meshes[i]);
 }
 
-TEST(more_groups_of_ranks_than_are_asked_are_refused)
-{
-    test_run_ranks(2, many_groups, NULL);
-}
-
-static void slices(fsdp_context *context, void *arg)
+RANKS_TEST(slices_are_refused, 8)
 {
     cut_meshes m = cut_meshes_create(context, (cut_layout){1, 4, 2});
     fsdp_module *module = cut_net_create(context, test_device(context)), *block = cut_net_block(module, 0);
 
-    (void)arg;
     cut_net_cut(module, m.parts, true);
     check_refused(block, &(fsdp_shard_options){.mesh = m.data, .reshard_after_forward_ranks = 2}, FSDP_UNSUPPORTED,
                   "reshard_after_forward_ranks 2: parameter '", "is cut over mesh dimension 'tp' as well");
     CHECK_OK(fsdp_fully_shard(block, &(fsdp_shard_options){.mesh = m.data, .reshard_after_forward_ranks = 4}));
     fsdp_module_unref(module);
     cut_meshes_free(&m);
-}
-
-TEST(slices_are_refused)
-{
-    test_run_ranks(8, slices, NULL);
 }
 
 static bool takes_all(void *arg, const char *name, const fsdp_tensor *parameter)
@@ -380,7 +344,7 @@ static bool takes_all(void *arg, const char *name, const fsdp_tensor *parameter)
 }
 
 /* What has no parts that could be sharded, and codes that depend on parts. */
-static void odd(fsdp_context *context, void *arg)
+RANKS_TEST(partial_parameters_and_codes_are_refused, 4)
 {
     const fsdp_placement partial = {.kind = FSDP_PARTIAL, .op = FSDP_SUM};
     cut_meshes m = cut_meshes_create(context, (cut_layout){1, 2, 2});
@@ -388,7 +352,6 @@ static void odd(fsdp_context *context, void *arg)
     fsdp_tensor *bias = fsdp_module_parameter(block, "bias");
     fsdp_distribution d = {.mesh = m.parts, .placement_count = 1, .placements = {partial}, .ndim = 1};
 
-    (void)arg;
     d.global_shape[0] = CUT_DIM;
     CHECK_OK(fsdp_tensor_set_distribution(bias, &d));
     CHECK_ERROR(fsdp_fully_shard(block, &(fsdp_shard_options){.mesh = m.data}), FSDP_UNSUPPORTED,
@@ -403,19 +366,13 @@ static void odd(fsdp_context *context, void *arg)
     cut_meshes_free(&m);
 }
 
-TEST(partial_parameters_and_codes_are_refused)
-{
-    test_run_ranks(4, odd, NULL);
-}
-
 /* ---- ranks that differ, and failures ---- */
 
-static void differ(fsdp_context *context, void *arg)
+RANKS_TEST(ranks_that_cut_in_different_ways_are_told, 4)
 {
     cut_meshes m = cut_meshes_create(context, (cut_layout){1, 2, 2});
     fsdp_module *module = cut_net_create(context, test_device(context));
 
-    (void)arg;
     cut_net_cut(module, m.parts, fsdp_context_rank(context) != 3);
     cut_net_shard(module, &(fsdp_shard_options){.mesh = m.data});
     CHECK_STATUS(net_try_of(module, CUT_OUT), FSDP_MISMATCH);
@@ -426,19 +383,13 @@ static void differ(fsdp_context *context, void *arg)
     cut_meshes_free(&m);
 }
 
-TEST(ranks_that_cut_in_different_ways_are_told)
-{
-    test_run_ranks(4, differ, NULL);
-}
-
 /* A parameter that has a gradient on one rank only fails the call on all, also on those of other parts. */
-static void fail_alone(fsdp_context *context, void *arg)
+RANKS_TEST(a_failure_of_one_rank_is_everybodys, 4)
 {
     cut_meshes m = cut_meshes_create(context, (cut_layout){1, 2, 2});
     fsdp_module *module = cut_net_create(context, test_device(context)), *block = cut_net_block(module, 0);
     fsdp_tensor *bias = fsdp_module_parameter(block, "bias"), *grad = NULL;
 
-    (void)arg;
     cut_net_cut(module, m.parts, true);
     if (fsdp_context_rank(context) == 2) {
         CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_F32, FSDP_SHAPE(CUT_DIM), FSDP_MEMORY_GRADIENT, &grad));
@@ -452,11 +403,6 @@ static void fail_alone(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_fully_shard(block, &(fsdp_shard_options){.mesh = m.data}));
     fsdp_module_unref(module);
     cut_meshes_free(&m);
-}
-
-TEST(a_failure_of_one_rank_is_everybodys)
-{
-    test_run_ranks(4, fail_alone, NULL);
 }
 
 typedef struct fault {
@@ -530,14 +476,13 @@ TEST(the_nth_failure_of_one_rank_leaves_nobody_behind)
 /* ---- whole parameters, other dtypes ---- */
 
 /* A summon gives this rank's part over the earlier mesh; what is written there comes back. */
-static void summon(fsdp_context *context, void *arg)
+RANKS_TEST(a_summon_gives_the_part_that_is_sharded, 4)
 {
     cut_meshes m = cut_meshes_create(context, (cut_layout){1, 2, 2});
     fsdp_module *module = cut_net_sharded(context, &m, &(fsdp_shard_options){.mesh = NULL});
     int64_t before_count, count;
     float *before = net_values(module, &before_count), *values;
 
-    (void)arg;
     CHECK_OK(fsdp_module_summon_full_params(module, NULL));
     check_shape(module, "blocks.1.down", CUT_DIM, fsdp_mesh_coordinate(m.parts, 0) == 0 ? 4 : 3);
     CHECK(fsdp_tensor_distribution(fsdp_module_parameter(module, "blocks.1.down"))->mesh == m.parts);
@@ -553,17 +498,11 @@ static void summon(fsdp_context *context, void *arg)
     cut_meshes_free(&m);
 }
 
-TEST(a_summon_gives_the_part_that_is_sharded)
-{
-    test_run_ranks(4, summon, NULL);
-}
-
-static void retype(fsdp_context *context, void *arg)
+RANKS_TEST(another_dtype_keeps_the_distribution, 4)
 {
     cut_meshes m = cut_meshes_create(context, (cut_layout){1, 2, 2});
     fsdp_module *module = cut_net_sharded(context, &m, &(fsdp_shard_options){.mesh = NULL});
 
-    (void)arg;
     CHECK_OK(fsdp_module_to(module, FSDP_BF16));
     check_placement(module, "blocks.0.fused", 0, 0, 2);
     CHECK_EQ(fsdp_tensor_dtype(fsdp_module_parameter(module, "blocks.0.fused")), FSDP_BF16);
@@ -571,9 +510,4 @@ static void retype(fsdp_context *context, void *arg)
     CHECK_PTR(fsdp_tensor_grad(fsdp_module_parameter(module, "blocks.0.norm")));
     fsdp_module_unref(module);
     cut_meshes_free(&m);
-}
-
-TEST(another_dtype_keeps_the_distribution)
-{
-    test_run_ranks(4, retype, NULL);
 }

@@ -56,12 +56,11 @@ static fsdp_tensor *keep_within(fsdp_module *self, fsdp_tensor *const *inputs, i
     return fsdp_module_set_keep_unsharded(self, true) == FSDP_OK ? inputs[0] : NULL;
 }
 
-static void refuse(fsdp_context *context, void *arg)
+RANKS_TEST(in_a_forward_it_is_refused, 2)
 {
     fsdp_module *module = net_sharded(context, BLOCKS, NULL);
     fsdp_tensor *x, *targets;
 
-    (void)arg;
     CHECK_ERROR(fsdp_module_set_keep_unsharded(NULL, true), FSDP_INVALID, "a module is required");
     CHECK_OK(fsdp_scope_begin(context));
     net_batch(context, 0, 0, 3, &x, &targets);
@@ -70,9 +69,4 @@ static void refuse(fsdp_context *context, void *arg)
     CHECK_EQ(net_state(net_block_at(module, 0)), FSDP_SHARDED);
     net_train(module, 1);
     fsdp_module_unref(module);
-}
-
-TEST(in_a_forward_it_is_refused)
-{
-    test_run_ranks(2, refuse, NULL);
 }

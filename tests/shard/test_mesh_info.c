@@ -151,14 +151,13 @@ TEST(groups_that_exist_will_do)
 
 /* ---- what is refused ---- */
 
-static void refuse(fsdp_context *context, void *arg)
+RANKS_TEST(wrong_dimensions_and_names_are_refused, 8)
 {
     fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
     fsdp_context *other = test_context();
     fsdp_mesh *mesh = cube(context), *foreign = NULL;
     fsdp_shard_options options = {.mesh = mesh};
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(other, 1, (const int64_t[]){1}, NULL, &foreign));
     CHECK_ERROR(fsdp_fully_shard(module, &options), FSDP_INVALID, "this one has 3: name its data-parallel dimensions");
     options.dp_mesh_dims = (fsdp_dp_mesh_dims){.shard = {"ep"}};
@@ -176,11 +175,6 @@ static void refuse(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
     fsdp_module_unref(module);
     fsdp_context_free(other);
-}
-
-TEST(wrong_dimensions_and_names_are_refused)
-{
-    test_run_ranks(8, refuse, NULL);
 }
 
 /* ---- agreement ---- */

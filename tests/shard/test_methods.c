@@ -95,12 +95,11 @@ static fsdp_tensor *give_up(fsdp_module *self, fsdp_tensor *const *inputs, int c
     return NULL;
 }
 
-static void refuse_methods(fsdp_context *context, void *arg)
+WORLDS_TEST(a_method_that_fails_leaves_a_module_as_a_forward_does, 1, 3)
 {
     fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS), *block = net_block_at(module, 0);
     fsdp_tensor *x, *targets;
 
-    (void)arg;
     net_shard(module, NULL);
     CHECK_OK(fsdp_scope_begin(context));
     net_batch(context, 0, 0, 3, &x, &targets);
@@ -123,11 +122,6 @@ static void refuse_methods(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_module_reset_iteration(module));
     net_train(module, 1);
     fsdp_module_unref(module);
-}
-
-TEST(a_method_that_fails_leaves_a_module_as_a_forward_does)
-{
-    test_run_worlds(1, 3, refuse_methods, NULL);
 }
 
 /* ---- without inputs ---- */
@@ -165,7 +159,7 @@ static prompt *prompt_create(fsdp_context *context, fsdp_module *inner)
     return p;
 }
 
-static void train_without_inputs(fsdp_context *context, way_run *run)
+WAYS_TEST(a_module_may_have_no_inputs, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE)
 {
     prompt *inner = prompt_create(context, NULL), *root = prompt_create(context, &inner->base);
     fsdp_optimizer *optimizer;
@@ -187,9 +181,4 @@ static void train_without_inputs(fsdp_context *context, way_run *run)
     note_weights(run, &root->base);
     fsdp_optimizer_free(optimizer);
     fsdp_module_unref(&root->base);
-}
-
-TEST(a_module_may_have_no_inputs)
-{
-    in_every_way(train_without_inputs, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE);
 }

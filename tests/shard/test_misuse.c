@@ -549,14 +549,13 @@ TEST(what_one_rank_does_wrong_is_told_on_all)
 }
 
 /* One rank may not share memory. Where no rank can, it makes no difference. */
-static void share_on_one(fsdp_context *context, void *arg)
+WORLDS_TEST(a_rank_that_alone_may_not_share_is_told_the_option, 2, 3)
 {
     static const char *const parts[4] = {"rank 0 holds", "rank 1 does not", "no_shared_memory"};
     fsdp_module *module = net_create(context, test_device(context), BLOCKS);
     const fsdp_shard_options options = {.no_shared_memory = fsdp_context_rank(context) == 1};
     fsdp_status status;
 
-    (void)arg;
     CHECK_OK(fsdp_module_initialize(module, 1));
     status = fsdp_fully_shard(module, &options);
     if (net_ranks_share(context)) {
@@ -568,9 +567,4 @@ static void share_on_one(fsdp_context *context, void *arg)
     }
     CHECK_OK(forward(module));
     fsdp_module_unref(module);
-}
-
-TEST(a_rank_that_alone_may_not_share_is_told_the_option)
-{
-    test_run_worlds(2, 3, share_on_one, NULL);
 }

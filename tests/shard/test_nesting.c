@@ -155,7 +155,7 @@ static void set_sync(const way_run *run, fsdp_module *module, bool sync)
 }
 
 /* The slow rank's backward still reads the head when the others write to it. */
-static void write_after_block(fsdp_context *context, way_run *run)
+WAYS_TEST(a_write_waits_for_a_backward_in_which_a_block_was_evaluated, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN)
 {
     fsdp_module *module = ways_net(context, run, 1, FSDP_RESHARD_NEVER);
     int rows = run->way ? WAYS_ROWS : WAYS_ROWS * run->world;
@@ -180,11 +180,6 @@ static void write_after_block(fsdp_context *context, way_run *run)
     }
     note_weights(run, module);
     fsdp_module_unref(module);
-}
-
-TEST(a_write_waits_for_a_backward_in_which_a_block_was_evaluated)
-{
-    in_every_way(write_after_block, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
 }
 
 /* ---- a backward inside the forward ---- */

@@ -150,12 +150,11 @@ static void check_alike(const float *actual, const float *expected, size_t count
         CHECK_NEAR(actual[i], expected[i], 1e-5);
 }
 
-static void check_looks(fsdp_context *context, void *arg)
+WORLDS_TEST(gradients_are_whole_whenever_one_looks, 1, 3)
 {
     float seen[2][3 * NET_FFN * NET_DIM] = {{0}}, *values[2];
     int64_t count;
 
-    (void)arg;
     for (int i = 0; i < 2; i++) {
         fsdp_shard_options options = i ? offload : (fsdp_shard_options){0};
         fsdp_module *module;
@@ -172,19 +171,13 @@ static void check_looks(fsdp_context *context, void *arg)
     free(values[1]);
 }
 
-TEST(gradients_are_whole_whenever_one_looks)
-{
-    test_run_worlds(1, 3, check_looks, NULL);
-}
-
 /* The model goes while its gradients, and an optimizer, stay; or before anything has arrived. */
-static void check_ends(fsdp_context *context, void *arg)
+WORLDS_TEST(the_model_may_go_before_its_gradients, 1, 3)
 {
     fsdp_module *module = net_sharded(context, BLOCKS, &offload);
     fsdp_parameters parameters;
     fsdp_optimizer *optimizer;
 
-    (void)arg;
     CHECK_OK(fsdp_module_parameters(module, &parameters));
     CHECK_OK(fsdp_sgd_create(&parameters, &(fsdp_sgd_options){.lr = 0.1, .momentum = 0.9}, &optimizer));
     fsdp_parameters_release(&parameters);
@@ -194,11 +187,6 @@ static void check_ends(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
     CHECK_OK(fsdp_optimizer_step(optimizer));
     fsdp_optimizer_free(optimizer);
-}
-
-TEST(the_model_may_go_before_its_gradients)
-{
-    test_run_worlds(1, 3, check_ends, NULL);
 }
 
 /* ---- steps in the backward ---- */
@@ -252,7 +240,7 @@ static void train_stepper(const way_run *run, stepper *s, bool early)
     }
 }
 
-static void check_early(fsdp_context *context, way_run *run)
+WAYS_TEST(a_group_stepped_when_its_gradients_land_gets_the_same_bits, WAYS_RANKS_AGREE)
 {
     stepper late = make_stepper(context, run), early = make_stepper(context, run);
 
@@ -282,11 +270,6 @@ static void check_early(fsdp_context *context, way_run *run)
     fsdp_optimizer_free(early.optimizer);
     fsdp_module_unref(late.module);
     fsdp_module_unref(early.module);
-}
-
-TEST(a_group_stepped_when_its_gradients_land_gets_the_same_bits)
-{
-    in_every_way(check_early, WAYS_RANKS_AGREE);
 }
 
 TEST(a_hook_is_for_sharded_modules)

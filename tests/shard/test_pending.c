@@ -464,19 +464,13 @@ static void reduce_twice(fsdp_context *context, bool frozen, float *out)
     fsdp_mesh_unref(mesh);
 }
 
-static void compare_divisions(fsdp_context *context, void *arg)
+RANKS_TEST(a_group_with_float16_divides_all_it_has_alike, 4)
 {
     float thawed[3 * NET_IN], frozen[3 * NET_IN];
 
-    (void)arg;
     reduce_twice(context, false, thawed);
     reduce_twice(context, true, frozen);
     CHECK_BYTES(frozen, thawed, sizeof thawed);
-}
-
-TEST(a_group_with_float16_divides_all_it_has_alike)
-{
-    test_run_ranks(4, compare_divisions, NULL);
 }
 
 /* Summoned with gradients that are written back as they are, or not there: what waits goes on waiting. */

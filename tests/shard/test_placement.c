@@ -314,12 +314,11 @@ TEST(wrong_placements_are_refused)
 }
 
 /* Of which every rank has columns, and no element. */
-static void check_without_elements(fsdp_context *context, void *arg)
+WORLDS_TEST(a_parameter_without_elements_is_summoned, 1, 4)
 {
     const fsdp_linear_options no_bias = {.no_bias = true};
     fsdp_module *module = CHECK_PTR(fsdp_linear_create(context, test_device(context), 4, 0, &no_bias));
 
-    (void)arg;
     CHECK_OK(fsdp_module_initialize(module, 1));
     CHECK_OK(fsdp_fully_shard(module, &(fsdp_shard_options){.placement = net_last_dimension}));
     CHECK_OK(fsdp_module_summon_full_params(module, NULL));
@@ -328,9 +327,4 @@ static void check_without_elements(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_module_summon_full_params(module, &(fsdp_summon_options){.with_grads = true}));
     CHECK_OK(fsdp_module_end_summon(module));
     fsdp_module_unref(module);
-}
-
-TEST(a_parameter_without_elements_is_summoned)
-{
-    test_run_worlds(1, 4, check_without_elements, NULL);
 }

@@ -362,7 +362,7 @@ static void write_between_at(fsdp_context *context, way_run *run, placing place,
     fsdp_module_unref(module);
 }
 
-static void write_between(fsdp_context *context, way_run *run)
+WAYS_TEST(a_write_in_between_is_an_error_that_names_the_parameter, WAYS_ALONE)
 {
     static const writing whole = {"blocks.1.down.bias", "'blocks.1.down.bias' was written to between"};
     static const writing block = {"blocks.1.down.bias",
@@ -387,13 +387,8 @@ static void write_between(fsdp_context *context, way_run *run)
     write_between_at(context, run, AROUND, around, FSDP__COUNT_OF(around));
 }
 
-TEST(a_write_in_between_is_an_error_that_names_the_parameter)
-{
-    in_every_way(write_between, WAYS_ALONE);
-}
-
 /* Of all parameters of a group, not of its first alone. */
-static void initialize_between(fsdp_context *context, way_run *run)
+WAYS_TEST(new_first_values_in_between_are_an_error, WAYS_ALONE)
 {
     fsdp_module *module = create(context, &run->options, AROUND);
     pair p = {.run = run, .models = {module, NULL}};
@@ -409,11 +404,6 @@ static void initialize_between(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-TEST(new_first_values_in_between_are_an_error)
-{
-    in_every_way(initialize_between, WAYS_ALONE);
-}
-
 /* The second run of a block fails for want of memory on all ranks; the next step is as if it had not been. */
 static fsdp_tensor *failing_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
 {
@@ -427,7 +417,7 @@ static fsdp_tensor *failing_forward(fsdp_module *self, fsdp_tensor *const *input
 
 static const fsdp_module_type failing_type = {.name = "Block", .forward = failing_forward};
 
-static void fail_again(fsdp_context *context, way_run *run)
+WAYS_TEST(after_a_failed_recomputation_the_model_trains_on, WAYS_RANKS_AGREE)
 {
     fsdp_module *module = checked(context, run, run->world % 2 ? BETWEEN : BLOCKS_FULL),
                 *block = net_block_at(module, 1);
@@ -453,11 +443,6 @@ static void fail_again(fsdp_context *context, way_run *run)
     note_weights(run, module);
     fsdp_optimizer_free(optimizer);
     fsdp_module_unref(module);
-}
-
-TEST(after_a_failed_recomputation_the_model_trains_on)
-{
-    in_every_way(fail_again, WAYS_RANKS_AGREE);
 }
 
 /* ---- who lives how long ---- */

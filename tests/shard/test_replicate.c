@@ -182,13 +182,12 @@ TEST(values_of_rank_0_are_all_that_is_needed)
 }
 
 /* What the norm has made is read outside the module, before that has anything back from the backward before. */
-static void walk_twice(fsdp_context *context, void *arg)
+WORLDS_TEST(a_graph_that_ends_in_a_norm_is_walked_twice, 1, 3)
 {
     fsdp_module *norm = CHECK_PTR(fsdp_rmsnorm_create(context, test_device(context), NET_DIM, 1e-5f));
     float values[NET_DIM], once[NET_DIM], twice[NET_DIM];
     fsdp_tensor *x, *y, *loss, *gradient, *weight;
 
-    (void)arg;
     for (int i = 0; i < NET_DIM; i++)
         values[i] = (float)(i + 1) / 4;
     CHECK_OK(fsdp_module_initialize(norm, 1));
@@ -210,11 +209,6 @@ static void walk_twice(fsdp_context *context, void *arg)
         CHECK(once[i] != 0 && twice[i] == 2 * once[i]);
     fsdp_scope_end(context, NULL);
     fsdp_module_unref(norm);
-}
-
-TEST(a_graph_that_ends_in_a_norm_is_walked_twice)
-{
-    test_run_worlds(1, 3, walk_twice, NULL);
 }
 
 TEST(hooks_see_what_they_see_when_it_is_sharded)
@@ -423,20 +417,14 @@ TEST(what_is_ignored_is_each_ranks_own)
         }
 }
 
-static void replicate_without_parameters(fsdp_context *context, void *arg)
+RANKS_TEST(a_module_without_parameters_is_replicated, 2)
 {
     fsdp_module *module = CHECK_PTR(fsdp_gelu_create(context, false));
 
-    (void)arg;
     CHECK(!fsdp_module_is_replicated(module));
     CHECK_OK(fsdp_replicate(module, NULL));
     CHECK(fsdp_module_is_replicated(module));
     fsdp_module_unref(module);
-}
-
-TEST(a_module_without_parameters_is_replicated)
-{
-    test_run_ranks(2, replicate_without_parameters, NULL);
 }
 
 /* ---- gradients that the caller holds ---- */

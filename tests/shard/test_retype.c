@@ -246,7 +246,7 @@ TEST(live_bytes_are_those_of_a_model_sharded_in_that_dtype)
 
 /* ---- what it refuses ---- */
 
-static void refuse(fsdp_context *context, way_run *run)
+WAYS_TEST(what_it_refuses_leaves_all_as_it_was, WAYS_ALONE)
 {
     fsdp_module *module = ways_net(context, run, 2, FSDP_RESHARD_AUTO);
     fsdp_tensor *loss, *held;
@@ -279,19 +279,13 @@ static void refuse(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-TEST(what_it_refuses_leaves_all_as_it_was)
-{
-    in_every_way(refuse, WAYS_ALONE);
-}
-
 /* A head tied to a layer of another call, which computes in bf16. */
-static void refuse_ties(fsdp_context *context, void *arg)
+RANKS_TEST(ties_and_groups_of_several_modules_change_as_a_whole, 2)
 {
     const fsdp_shard_options half = {.mp_policy.param_dtype = FSDP_BF16}, none = {.reshard_after_forward = 0};
     fsdp_module *list = fsdp_module_list_create(context), *a, *both[2], *pair = fsdp_module_list_create(context);
     fsdp_layer *b;
 
-    (void)arg;
     a = fsdp_linear_create(context, test_device(context), NET_DIM, NET_DIM, NULL);
     CHECK_OK(fsdp_module_create(context, a->type, sizeof *b, &b));
     CHECK_OK(fsdp_module_tie_parameter(&b->base, "weight", &b->weight, ((fsdp_layer *)a)->weight));
@@ -314,11 +308,6 @@ static void refuse_ties(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_module_to(pair, FSDP_BF16));
     check_dtype(pair, FSDP_BF16);
     fsdp_module_unref(pair);
-}
-
-TEST(ties_and_groups_of_several_modules_change_as_a_whole)
-{
-    test_run_ranks(2, refuse_ties, NULL);
 }
 
 /* ---- failures ---- */

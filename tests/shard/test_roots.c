@@ -10,11 +10,10 @@ enum {
 
 /* ---- messages ---- */
 
-static void parent_first(fsdp_context *context, void *arg)
+WORLDS_TEST(a_parent_before_its_child_is_refused_as_such, 1, 3)
 {
     fsdp_module *module = net_create(context, test_device(context), BLOCKS);
 
-    (void)arg;
     CHECK_OK(fsdp_fully_shard(module, NULL));
     CHECK_ERROR(fsdp_fully_shard(net_block_at(module, 1), NULL), FSDP_INVALID, "bottom up");
     CHECK(!strstr(fsdp_last_error(), "tied"));
@@ -27,12 +26,11 @@ static void parent_first(fsdp_context *context, void *arg)
 }
 
 /* Memory is there, values are not: of no shard, then of all but one. */
-static void forward_without_values(fsdp_context *context, void *arg)
+WORLDS_TEST(shards_without_values_are_named_before_the_first_forward, 1, 3)
 {
     fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
     fsdp_tensor *x, *targets;
 
-    (void)arg;
     net_shard(module, NULL);
     CHECK_OK(fsdp_scope_begin(context));
     net_batch(context, 0, 0, 4, &x, &targets);
@@ -52,18 +50,12 @@ static void forward_without_values(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-TEST(shards_without_values_are_named_before_the_first_forward)
-{
-    test_run_worlds(1, 3, forward_without_values, NULL);
-}
-
 /* Sharded after it got memory and before it got values: where the values would be has moved. */
-static void late_sharding_without_values(fsdp_context *context, void *arg)
+WORLDS_TEST(sharding_makes_no_values, 1, 2)
 {
     fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
     fsdp_tensor *x, *targets;
 
-    (void)arg;
     CHECK_OK(fsdp_module_materialize(module, test_device(context)));
     net_shard(module, NULL);
     CHECK_OK(fsdp_scope_begin(context));
@@ -76,22 +68,11 @@ static void late_sharding_without_values(fsdp_context *context, void *arg)
     fsdp_module_unref(module);
 }
 
-TEST(sharding_makes_no_values)
-{
-    test_run_worlds(1, 2, late_sharding_without_values, NULL);
-}
-
-TEST(a_parent_before_its_child_is_refused_as_such)
-{
-    test_run_worlds(1, 3, parent_first, NULL);
-}
-
-static void forward_on_meta(fsdp_context *context, void *arg)
+WORLDS_TEST(a_forward_on_meta_names_the_parameters, 1, 3)
 {
     fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
     fsdp_tensor *x, *targets;
 
-    (void)arg;
     net_shard(module, NULL);
     CHECK_OK(fsdp_module_materialize(CHECK_PTR(fsdp_module_child(module, "blocks.0")), test_device(context)));
     CHECK_OK(fsdp_scope_begin(context));
@@ -105,11 +86,6 @@ static void forward_on_meta(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_module_initialize(module, 1));
     net_train(module, 1);
     fsdp_module_unref(module);
-}
-
-TEST(a_forward_on_meta_names_the_parameters)
-{
-    test_run_worlds(1, 3, forward_on_meta, NULL);
 }
 
 /* The blocks have equal shapes: only their names differ. */
@@ -218,14 +194,13 @@ TEST(groups_on_several_process_groups_settle_each)
 
 /* ---- devices ---- */
 
-static void on_two_devices(fsdp_context *context, void *arg)
+WORLDS_TEST(states_below_one_root_are_on_one_device, 1, 3)
 {
     fsdp_device *devices[2] = {CHECK_PTR(fsdp__device_open(context, "sim", 0)),
                                CHECK_PTR(fsdp__device_open(context, "sim", 1))};
     fsdp_module *module = net_create(context, fsdp_meta(context), 2);
     fsdp_tensor *x;
 
-    (void)arg;
     net_shard(module, NULL);
     for (int i = 0; i < 2; i++)
         CHECK_OK(fsdp_module_materialize(net_block_at(module, i), devices[i]));
@@ -237,11 +212,6 @@ static void on_two_devices(fsdp_context *context, void *arg)
     CHECK_CONTAINS(fsdp_last_error(), "is on device 'sim:0', 'blocks.1' on 'sim:1'");
     fsdp_scope_end(context, NULL);
     fsdp_module_unref(module);
-}
-
-TEST(states_below_one_root_are_on_one_device)
-{
-    test_run_worlds(1, 3, on_two_devices, NULL);
 }
 
 /* Batches from another device: ids or features, with a gradient of the input. arg: of which device the module is. */
@@ -330,7 +300,7 @@ enum {
 };
 
 /* Three models whose forwards and backwards alternate, as the stages of a pipeline do. */
-static void run_stages(fsdp_context *context, way_run *run)
+WAYS_TEST(roots_that_communicate_as_one_compute_the_same, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE)
 {
     fsdp_module *stages[STAGES];
     fsdp_optimizer *optimizers[STAGES];
@@ -380,11 +350,6 @@ static void run_stages(fsdp_context *context, way_run *run)
     fsdp_module_unref(stages[0]);
     ways_backward(run, stages[2], 1);
     fsdp_module_unref(stages[2]);
-}
-
-TEST(roots_that_communicate_as_one_compute_the_same)
-{
-    in_every_way(run_stages, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE);
 }
 
 static void look_at_sharing(fsdp_context *context, void *arg)

@@ -183,7 +183,7 @@ static const fsdp_shard_map_entry *entry(const fsdp_shard_map *map, const char *
 }
 
 /* Two modules as one unit, a parameter that is ignored, one of an outer unit; and while a group is unsharded. */
-static void look_at_parts(fsdp_context *context, void *arg)
+RANKS_TEST(every_parameter_has_the_name_of_its_unit, 3)
 {
     fsdp_module *module = net_create(context, test_device(context), BLOCKS), *block = net_block_at(module, 0);
     fsdp_tensor *ignored = fsdp_module_parameter(module, "blocks.0.up.bias");
@@ -191,7 +191,6 @@ static void look_at_parts(fsdp_context *context, void *arg)
     fsdp_module *const ends[] = {((net *)module)->norm, ((net *)module)->head};
     fsdp_shard_map map;
 
-    (void)arg;
     CHECK_OK(fsdp_module_initialize(module, 1));
     CHECK_OK(fsdp_fully_shard_modules(ends, 2, &options));
     CHECK_OK(fsdp_fully_shard(((net_block *)block)->up, &options));
@@ -229,11 +228,6 @@ static void look_at_parts(fsdp_context *context, void *arg)
     }
     CHECK_ERROR(fsdp_module_shard_map(NULL, &map), FSDP_INVALID, "module is null");
     fsdp_module_unref(module);
-}
-
-TEST(every_parameter_has_the_name_of_its_unit)
-{
-    test_run_ranks(3, look_at_parts, NULL);
 }
 
 TEST(a_plain_module_is_nobodys)

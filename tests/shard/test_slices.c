@@ -241,20 +241,14 @@ TEST(a_slice_is_kept_until_the_backward)
 
 /* ---- what is refused ---- */
 
-static void refuse(fsdp_context *context, void *arg)
+RANKS_TEST(numbers_that_do_not_divide_the_ranks_are_refused, 4)
 {
     fsdp_module *module = net_create(context, test_device(context), 1);
 
-    (void)arg;
     CHECK_ERROR(fsdp_fully_shard(module, &(fsdp_shard_options){.reshard_after_forward_ranks = 3}), FSDP_INVALID,
                 "reshard_after_forward_ranks 3 does not divide the 4 ranks");
     CHECK_ERROR(fsdp_fully_shard(module, &(fsdp_shard_options){.reshard_after_forward_ranks = -1}), FSDP_INVALID,
                 "reshard_after_forward_ranks -1");
     CHECK(!fsdp_module_is_sharded(module));
     fsdp_module_unref(module);
-}
-
-TEST(numbers_that_do_not_divide_the_ranks_are_refused)
-{
-    test_run_ranks(4, refuse, NULL);
 }

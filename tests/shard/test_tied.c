@@ -400,13 +400,12 @@ TEST(a_module_may_lie_below_two_sharded_parents)
 
 /* ---- refusals ---- */
 
-static void refuse(fsdp_context *context, void *arg)
+WORLDS_TEST(what_cannot_be_tied_is_refused, 1, 3)
 {
     fsdp_shard_options bf16 = {.mp_policy.param_dtype = FSDP_BF16};
     knot *k = knot_create(context, test_device(context));
     float x[2 * NET_DIM] = {0};
 
-    (void)arg;
     CHECK_OK(fsdp_fully_shard(k->parts[0], NULL));
     CHECK_ERROR(fsdp_fully_shard(k->parts[1], &bf16), FSDP_INVALID, "gathered in float32");
     CHECK(!fsdp_module_is_sharded(k->parts[1]));
@@ -427,9 +426,4 @@ static void refuse(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_fully_shard(&k->base, NULL));
     CHECK_ERROR(fsdp_fully_shard(k->parts[1], NULL), FSDP_INVALID, "outer module took it");
     fsdp_module_unref(&k->base);
-}
-
-TEST(what_cannot_be_tied_is_refused)
-{
-    test_run_worlds(1, 3, refuse, NULL);
 }

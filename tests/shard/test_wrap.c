@@ -118,7 +118,7 @@ TEST(units_of_any_policy_train_as_by_hand)
 
 /* ---- options ---- */
 
-static void ignored_and_in_full_precision(fsdp_context *context, void *arg)
+RANKS_TEST(what_is_ignored_and_what_is_in_full_precision, 2)
 {
     fsdp_module *module = net_create(context, test_device(context), BLOCKS), *block = net_block_at(module, 1);
     fsdp_tensor *weight = fsdp_module_parameter(module, "head.weight");
@@ -133,7 +133,6 @@ static void ignored_and_in_full_precision(fsdp_context *context, void *arg)
                                .full_precision_classes = linear_class,
                                .full_precision_class_count = 1};
 
-    (void)arg;
     CHECK_OK(fsdp_module_initialize(module, 1));
     CHECK_OK(fsdp_fully_shard_by_policy(module, &policy, &options));
     CHECK_EQ(count_units(module), 1 + 1 + 2 + 2); /* root; a block and its two layers; input and head */
@@ -146,11 +145,6 @@ static void ignored_and_in_full_precision(fsdp_context *context, void *arg)
     CHECK_EQ(fsdp_tensor_dtype(fsdp_module_parameter(module, "norm.weight")), FSDP_BF16);
     CHECK_OK(fsdp_module_reshard_all(module));
     fsdp_module_unref(module);
-}
-
-TEST(what_is_ignored_and_what_is_in_full_precision)
-{
-    test_run_ranks(2, ignored_and_in_full_precision, NULL);
 }
 
 /* ---- while a tree is built ---- */
@@ -173,12 +167,11 @@ static fsdp_status refuse(fsdp_module *module, const void *options)
     return FSDP_FAIL(FSDP_STATE, "%s: %s", module->type->name, (const char *)options);
 }
 
-static void build_in_a_scope(fsdp_context *context, void *arg)
+RANKS_TEST(a_scope_wraps_what_is_built_in_it, 2)
 {
     const fsdp_shard_options options = {.mp_policy = {.param_dtype = FSDP_BF16}}, own = {0};
     fsdp_module *plain = build_block(context, NULL), *block;
 
-    (void)arg;
     CHECK_EQ(count_units(plain), 0); /* outside of a scope nothing happens */
     fsdp_module_unref(plain);
     for (int with_own = 0; with_own < 2; with_own++) {
@@ -205,11 +198,6 @@ static void build_in_a_scope(fsdp_context *context, void *arg)
     CHECK_STRING(fsdp_last_error(), "Linear: not");
     CHECK_NULL(fsdp_wrap(NULL, NULL)); /* the constructor has failed */
     /* the scope is left open: it goes with the context */
-}
-
-TEST(a_scope_wraps_what_is_built_in_it)
-{
-    test_run_ranks(2, build_in_a_scope, NULL);
 }
 
 /* ---- misuse ---- */
@@ -273,13 +261,12 @@ static const struct {
      "full_precision_classes[0] is null"},
 };
 
-static void misuse(fsdp_context *context, void *arg)
+RANKS_TEST(every_misuse_has_its_error, 2)
 {
     const fsdp_wrap_policy by_class = {.kind = FSDP_WRAP_CLASSES, .classes = block_class, .class_count = 1};
     fsdp_module *module = net_create(context, test_device(context), BLOCKS), *block = net_block_at(module, 1);
     fsdp_wrap_policy policy = by_class;
 
-    (void)arg;
     for (size_t i = 0; i < FSDP__COUNT_OF(misuses); i++)
         CHECK_ERROR(fsdp_fully_shard_by_policy(module, &misuses[i].policy, NULL), misuses[i].status, misuses[i].part);
     CHECK_ERROR(fsdp_fully_shard_by_policy(module, NULL, NULL), FSDP_INVALID, "policy is null");
@@ -296,9 +283,4 @@ static void misuse(fsdp_context *context, void *arg)
     CHECK_EQ(count_units(module), 3);
     CHECK_ERROR(fsdp_fully_shard_by_policy(module, &(fsdp_wrap_policy){0}, NULL), FSDP_STATE, "already been applied");
     fsdp_module_unref(module);
-}
-
-TEST(every_misuse_has_its_error)
-{
-    test_run_ranks(2, misuse, NULL);
 }

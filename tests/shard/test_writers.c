@@ -26,7 +26,7 @@ static void read_slowly(way_run *run, fsdp_module *module)
     fsdp_parameters_release(&parameters);
 }
 
-static void window_before_step(fsdp_context *context, way_run *run)
+WAYS_TEST(a_step_waits_for_peers_that_read_the_whole_parameters, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN)
 {
     fsdp_module *module = ways_net(context, run, BLOCKS, FSDP_RESHARD_AUTO);
     fsdp_optimizer *optimizer = ways_optimizer(module);
@@ -45,11 +45,6 @@ static void window_before_step(fsdp_context *context, way_run *run)
     note_weights(run, module);
     fsdp_optimizer_free(optimizer);
     fsdp_module_unref(module);
-}
-
-TEST(a_step_waits_for_peers_that_read_the_whole_parameters)
-{
-    in_every_way(window_before_step, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
 }
 
 /* The slow rank's head has all gathers behind it. */
@@ -217,7 +212,7 @@ static float evaluate_fresh(const way_run *run, fsdp_module *module, int step)
 }
 
 /* Everything is kept whole, and everything is written. */
-static void write_to_kept(fsdp_context *context, way_run *run)
+WAYS_TEST(every_writer_makes_kept_parameters_stale, WAYS_ALONE)
 {
     fsdp_module *module = ways_net(context, run, BLOCKS, FSDP_RESHARD_NEVER);
     fsdp_optimizer *optimizer = ways_optimizer(module);
@@ -236,11 +231,6 @@ static void write_to_kept(fsdp_context *context, way_run *run)
     note_weights(run, module);
     fsdp_optimizer_free(optimizer);
     fsdp_module_unref(module);
-}
-
-TEST(every_writer_makes_kept_parameters_stale)
-{
-    in_every_way(write_to_kept, WAYS_ALONE);
 }
 
 static void write_on_one_rank(fsdp_context *context, way_run *run)
@@ -273,7 +263,7 @@ TEST(what_one_rank_writes_is_seen_by_all)
         in_every_way_with(write_on_one_rank, WAYS_ALONE, never);
 }
 
-static void write_without_rows(fsdp_context *context, way_run *run)
+WAYS_TEST(a_write_to_an_empty_shard_changes_nothing, WAYS_ALONE)
 {
     fsdp_module *module = ways_net(context, run, BLOCKS, FSDP_RESHARD_NEVER);
     float before = ways_evaluate(run, module, 1);
@@ -285,11 +275,6 @@ static void write_without_rows(fsdp_context *context, way_run *run)
     CHECK_NEAR(evaluate_fresh(run, module, 1), before, 0);
     ways_backward(run, module, 0);
     fsdp_module_unref(module);
-}
-
-TEST(a_write_to_an_empty_shard_changes_nothing)
-{
-    in_every_way(write_without_rows, WAYS_ALONE);
 }
 
 /* ---- between forward and backward ---- */
@@ -380,7 +365,7 @@ static fsdp_tensor *hooking_forward(fsdp_module *self, fsdp_tensor *const *input
 static const fsdp_module_type writing_type = {.name = "Block", .forward = writing_forward};
 static const fsdp_module_type hooking_type = {.name = "Block", .forward = hooking_forward};
 
-static void write_while_running(fsdp_context *context, way_run *run)
+WAYS_TEST(a_write_while_the_module_runs_is_refused_by_name, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN)
 {
     fsdp_module *module = ways_net(context, run, BLOCKS, FSDP_RESHARD_AUTO), *block = net_block_at(module, 1);
     fsdp_optimizer *optimizer = ways_optimizer(module);
@@ -401,12 +386,7 @@ static void write_while_running(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-TEST(a_write_while_the_module_runs_is_refused_by_name)
-{
-    in_every_way(write_while_running, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
-}
-
-static void write_in_window(fsdp_context *context, way_run *run)
+WAYS_TEST(a_write_to_the_whole_parameter_is_refused_by_name, WAYS_RANKS_AGREE)
 {
     fsdp_module *module = ways_net(context, run, BLOCKS, FSDP_RESHARD_AUTO);
     fsdp_tensor *shard = fsdp_module_parameter(module, "head.weight"), *whole;
@@ -431,11 +411,6 @@ static void write_in_window(fsdp_context *context, way_run *run)
     }
     note_weights(run, module);
     fsdp_module_unref(module);
-}
-
-TEST(a_write_to_the_whole_parameter_is_refused_by_name)
-{
-    in_every_way(write_in_window, WAYS_RANKS_AGREE);
 }
 
 /* ---- the optimizer outlives the model ---- */

@@ -449,7 +449,7 @@ TEST(evaluations_and_failed_steps_between_microbatches_change_nothing)
 
 /* ---- refusals ---- */
 
-static void refuse(fsdp_context *context, void *arg)
+RANKS_TEST(what_contradicts_a_stage_is_refused, 4)
 {
     static const struct {
         fsdp_shard_options options;
@@ -464,16 +464,10 @@ static void refuse(fsdp_context *context, void *arg)
     };
     fsdp_module *module = net_create(context, fsdp_meta(context), 1);
 
-    (void)arg;
     for (size_t i = 0; i < FSDP__COUNT_OF(wrong); i++)
         CHECK_ERROR(fsdp_fully_shard(module, &wrong[i].options), FSDP_INVALID, wrong[i].words);
     CHECK_ERROR(fsdp_module_set_is_last_microbatch(module, true), FSDP_STATE, "was not given to fully_shard");
     CHECK_ERROR(fsdp_module_set_is_last_microbatch(NULL, true), FSDP_INVALID, "a module is required");
     CHECK_OK(fsdp_fully_shard(module, &(fsdp_shard_options){.zero_stage = 3, .reshard_after_forward_ranks = 2}));
     fsdp_module_unref(module);
-}
-
-TEST(what_contradicts_a_stage_is_refused)
-{
-    test_run_ranks(4, refuse, NULL);
 }

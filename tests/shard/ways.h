@@ -71,5 +71,13 @@ void ways_step(fsdp_optimizer *optimizer);
  * in worlds of 4; under a sanitizer and on another device fewer, in worlds of 2 and 3. */
 void in_every_way_with(way_body body, int check, int arg);
 void in_every_way(way_body body, int check);
+/* Defines a case whose body, of `context` and `run`, is run so. */
+#define WAYS_TEST(name, check)                                        \
+    static void name##_in_a_way(fsdp_context *context, way_run *run); \
+    TEST(name)                                                        \
+    {                                                                 \
+        in_every_way(name##_in_a_way, check);                         \
+    }                                                                 \
+    static void name##_in_a_way(fsdp_context *context, way_run *run)
 
 #endif

@@ -201,7 +201,7 @@ static int64_t largest(int64_t world, bool padded)
     return most;
 }
 
-static void check_memory(fsdp_context *context, void *arg)
+WORLDS_TEST(one_tensor_at_a_time, 2, 4)
 {
     static const fsdp_full_state_options offload = {.cpu_offload = true}, broadcast = {.broadcast_from_rank0 = true};
     int64_t world = fsdp_context_world_size(context), before, kept;
@@ -209,7 +209,6 @@ static void check_memory(fsdp_context *context, void *arg)
     fsdp_state_dict *state, *some = NULL, *whole = NULL;
     fsdp_mesh *mesh = NULL;
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 1, &world, NULL, &mesh));
     state = make_state(test_device(context), mesh, rows, 1);
     CHECK_OK(fsdp_state_dict_create(&some));
@@ -241,11 +240,6 @@ static void check_memory(fsdp_context *context, void *arg)
     fsdp_state_dict_free(some);
     fsdp_mesh_unref(mesh);
     test_drop_workspace(context);
-}
-
-TEST(one_tensor_at_a_time)
-{
-    test_run_worlds(2, 4, check_memory, NULL);
 }
 
 /* ---- errors ---- */
@@ -340,14 +334,13 @@ static void check_odd(fsdp_context *context, void *arg)
 }
 
 /* An empty state dict on some ranks is not that of the others, and on all ranks it is nothing to do. */
-static void check_empty(fsdp_context *context, void *arg)
+WORLDS_TEST(a_rank_with_nothing_is_told_on_all_ranks, 1, 3)
 {
     const fsdp_full_state_options first = {.cpu_offload = true};
     bool alone = fsdp_context_world_size(context) == 1;
     fsdp_module *relu = CHECK_PTR(fsdp_relu_create(context));
     fsdp_state_dict *state = make_state(test_device(context), NULL, rows, 1), *some = NULL, *none = NULL, *out = NULL;
 
-    (void)arg;
     CHECK_OK(fsdp_state_dict_gather(state, &first, &some)); /* rank 0 has all of it */
     CHECK_STATUS(fsdp_state_dict_gather(some, NULL, &out), alone ? FSDP_OK : FSDP_MISMATCH);
     fsdp_state_dict_free(out);
@@ -375,11 +368,6 @@ static void check_empty(fsdp_context *context, void *arg)
     fsdp_state_dict_free(state);
     fsdp_module_unref(relu);
     test_drop_workspace(context);
-}
-
-TEST(a_rank_with_nothing_is_told_on_all_ranks)
-{
-    test_run_worlds(1, 3, check_empty, NULL);
 }
 
 TEST(what_does_not_fit_is_named_on_all_ranks)

@@ -238,7 +238,7 @@ static size_t peak_of(fsdp_device *device)
 
 /* Loads what is cut by columns in segments into what is cut by rows. Besides both, a rank has the whole twice while the
  * boxes that it gets are put in order, and the half that it sent. */
-static void check_memory(fsdp_context *context, void *arg)
+RANKS_TEST(no_rank_has_more_than_one_whole_tensor, 4)
 {
     const fsdp_placement columns[] = {{.kind = FSDP_SHARD, .dim = 1, .split_factor = 2},
                                       {.kind = FSDP_SHARD, .dim = 1, .segment_count = 3, .segments = {320, 160, 160}}};
@@ -250,7 +250,6 @@ static void check_memory(fsdp_context *context, void *arg)
     fsdp_mesh *mesh = NULL;
     size_t before;
 
-    (void)arg;
     CHECK_OK(fsdp_context_set_carrier(context, FSDP_CARRIER_STAGED)); /* others have memory of their own */
     CHECK_OK(fsdp_mesh_create(context, 2, (const int64_t[]){2, 2}, names + 1, &mesh));
     CHECK_OK(fsdp_tensor_create(device, FSDP_F32, FSDP_SHAPE(ROWS, COLUMNS), FSDP_MEMORY_PARAMETER_SHARD, &whole));
@@ -272,11 +271,6 @@ static void check_memory(fsdp_context *context, void *arg)
     fsdp_tensor_unref(from);
     fsdp_tensor_unref(to);
     fsdp_mesh_unref(mesh);
-}
-
-TEST(no_rank_has_more_than_one_whole_tensor)
-{
-    test_run_ranks(4, check_memory, NULL);
 }
 
 /* ---- first values ---- */
@@ -351,7 +345,7 @@ TEST(first_values_are_the_same_at_every_layout)
 /* ---- a rank that differs ---- */
 
 /* Rank 1 has segments of other lengths, and so other elements. */
-static void check_difference(fsdp_context *context, void *arg)
+RANKS_TEST(a_rank_that_is_cut_otherwise_is_named, 2)
 {
     bool odd = fsdp_context_rank(context) == 1;
     const fsdp_placement fused = {.kind = FSDP_SHARD, .segment_count = 2, .segments = {odd ? 4 : 8, odd ? 8 : 4}};
@@ -360,7 +354,6 @@ static void check_difference(fsdp_context *context, void *arg)
     fsdp_state_dict *state = NULL, *full = NULL;
     fsdp_mesh *mesh = NULL;
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){2}, NULL, &mesh));
     CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_F32, 1, &length, FSDP_MEMORY_PARAMETER_SHARD, &whole));
     CHECK_OK(fsdp_tensor_fill_(whole, 1));
@@ -374,11 +367,6 @@ static void check_difference(fsdp_context *context, void *arg)
     fsdp_tensor_unref(part);
     fsdp_tensor_unref(whole);
     fsdp_mesh_unref(mesh);
-}
-
-TEST(a_rank_that_is_cut_otherwise_is_named)
-{
-    test_run_ranks(2, check_difference, NULL);
 }
 
 /* ---- a failure ---- */

@@ -183,7 +183,7 @@ TEST(parts_of_any_layout_become_parts_of_any_other)
 
 /* ---- refused ---- */
 
-static void refuse(fsdp_context *context, void *arg)
+WORLDS_TEST(what_cannot_be_loaded_is_said_on_all_ranks, 2, 3)
 {
     const fsdp_full_state_options parts = {.from_parts = true},
                                   both = {.from_parts = true, .broadcast_from_rank0 = true};
@@ -191,7 +191,6 @@ static void refuse(fsdp_context *context, void *arg)
     fsdp_state_dict *rows, *flat, *fewer, *out;
     fsdp_mesh *mesh;
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 1, &world, NULL, &mesh));
     rows = make_state(context, mesh, ROWS, 1);
     flat = make_state(context, mesh, FLAT, 0);
@@ -215,20 +214,14 @@ static void refuse(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-TEST(what_cannot_be_loaded_is_said_on_all_ranks)
-{
-    test_run_worlds(2, 3, refuse, NULL);
-}
-
 /* ---- a rank that does not come ---- */
 
-static void leave(fsdp_context *context, void *arg)
+RANKS_TEST(a_rank_that_does_something_else_is_an_error, 3)
 {
     int64_t world = fsdp_context_world_size(context);
     fsdp_state_dict *state, *out = NULL;
     fsdp_mesh *mesh;
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 1, &world, NULL, &mesh));
     state = make_state(context, mesh, FLAT, 1);
     if (fsdp_context_rank(context) != 1)
@@ -238,9 +231,4 @@ static void leave(fsdp_context *context, void *arg)
     CHECK_NULL(out);
     fsdp_state_dict_free(state);
     fsdp_mesh_unref(mesh);
-}
-
-TEST(a_rank_that_does_something_else_is_an_error)
-{
-    test_run_ranks(3, leave, NULL);
 }

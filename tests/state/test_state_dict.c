@@ -66,7 +66,7 @@ static void check_distributed(fsdp_state_dict *state, fsdp_mesh *mesh, fsdp_mesh
     CHECK_EQ(entry->writer, y == 0);
 }
 
-static void check_writers(fsdp_context *context, void *arg)
+RANKS_TEST(every_box_has_one_writer, 4)
 {
     int rank = fsdp_context_rank(context);
     fsdp_mesh *mesh = NULL, *part = NULL, *flat = NULL;
@@ -74,7 +74,6 @@ static void check_writers(fsdp_context *context, void *arg)
     fsdp_tensor *plain = make(context, 1, (const int64_t[]){4});
     fsdp_state_dict *state = NULL;
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 2, (const int64_t[]){2, 2}, names, &mesh));
     CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){4}, NULL, &flat));
     CHECK_OK(fsdp_mesh_slice(mesh, 1, names + 1, &part));
@@ -99,18 +98,12 @@ static void check_writers(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-TEST(every_box_has_one_writer)
-{
-    test_run_ranks(4, check_writers, NULL);
-}
-
-static void check_alone(fsdp_context *context, void *arg)
+RANKS_TEST(a_world_of_one_writes_everything, 1)
 {
     fsdp_mesh *mesh = NULL;
     fsdp_state_dict *state = NULL;
     const fsdp_state_dict_entry *entry;
 
-    (void)arg;
     CHECK_OK(fsdp_mesh_create(context, 1, (const int64_t[]){1}, NULL, &mesh));
     CHECK_OK(fsdp_state_dict_create(&state));
     entry = add(state, mesh, "rows", &(fsdp_placement){.kind = FSDP_SHARD});
@@ -119,11 +112,6 @@ static void check_alone(fsdp_context *context, void *arg)
     CHECK_EQ(entry->size[0], 5);
     fsdp_state_dict_free(state);
     fsdp_mesh_unref(mesh);
-}
-
-TEST(a_world_of_one_writes_everything)
-{
-    test_run_ranks(1, check_alone, NULL);
 }
 
 TEST(bad_entries_are_refused)

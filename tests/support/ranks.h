@@ -26,6 +26,20 @@ typedef void (*test_rank_body)(fsdp_context *context, void *arg);
 void test_run_ranks(int world, test_rank_body body, void *arg);
 /* Runs in one world after the other. */
 void test_run_worlds(int first, int last, test_rank_body body, void *arg);
+/* Defines a case of which every rank of a world, or of one world after the other, runs the body:
+ *
+ *     RANKS_TEST(a_barrier_is_for_all, 4)
+ *     {
+ *         CHECK_OK(fsdp_barrier(fsdp_world(context)));
+ *     } */
+#define RANKS_TEST(name, world) WORLDS_TEST(name, world, world)
+#define WORLDS_TEST(name, first, last)                              \
+    static void name##_on_a_rank(fsdp_context *context, void *arg); \
+    TEST(name)                                                      \
+    {                                                               \
+        test_run_worlds(first, last, name##_on_a_rank, NULL);       \
+    }                                                               \
+    static void name##_on_a_rank(__attribute__((unused)) fsdp_context *context, __attribute__((unused)) void *arg)
 /* Returns when all ranks of the running test are here, or have ended; no call of the library is part of it. In front of
  * what breaks the world on one rank: after a collective others may still be inside it. */
 void test_meet(void);

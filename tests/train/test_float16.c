@@ -193,7 +193,7 @@ TEST_WITH(metrics_tell_the_scale, setup, NULL)
 /* ---- the calls themselves, in every residence ---- */
 
 /* Rank 0 alone spoils its rows of one gradient, in a step whose gradients were fine. */
-static void scaled_steps(fsdp_context *context, way_run *run)
+WAYS_TEST(residences_scale_alike, WAYS_RANKS_AGREE)
 {
     fsdp_grad_scaler_state state = fsdp_grad_scaler_state_default();
     way_run half = *run; /* which the ranks have in common */
@@ -233,9 +233,4 @@ static void scaled_steps(fsdp_context *context, way_run *run)
     fsdp_grad_scaler_free(scaler);
     fsdp_optimizer_free(optimizer);
     fsdp_module_unref(module);
-}
-
-TEST(residences_scale_alike)
-{
-    in_every_way(scaled_steps, WAYS_RANKS_AGREE);
 }

@@ -33,7 +33,7 @@ static fsdp_state_dict *state_of_optimizer(fsdp_optimizer *optimizer)
 
 /* ---- aliases ---- */
 
-static void aliases(fsdp_context *context, way_run *run)
+WAYS_TEST(entries_are_what_is_trained, WAYS_RANKS_AGREE)
 {
     fsdp_module *module = ways_net(context, run, BLOCKS, FSDP_RESHARD_NEVER);
     fsdp_optimizer *optimizer = ways_optimizer(module);
@@ -84,11 +84,6 @@ static void aliases(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-TEST(entries_are_what_is_trained)
-{
-    in_every_way(aliases, WAYS_RANKS_AGREE);
-}
-
 /* ---- from one model to another ---- */
 
 static void freeze(fsdp_module *module)
@@ -119,7 +114,7 @@ static void load(fsdp_module *module, fsdp_optimizer *optimizer, const fsdp_full
 }
 
 /* From rank 0, or from each rank's own. */
-static void moves(fsdp_context *context, way_run *run)
+WAYS_TEST(another_model_trains_on_alike, WAYS_RANKS_AGREE)
 {
     bool from_first = run->world % 2 == 0;
     const fsdp_full_state_options first = {.cpu_offload = from_first, .broadcast_from_rank0 = from_first};
@@ -157,9 +152,4 @@ static void moves(fsdp_context *context, way_run *run)
     fsdp_optimizer_free(of_other);
     fsdp_module_unref(module);
     fsdp_module_unref(other);
-}
-
-TEST(another_model_trains_on_alike)
-{
-    in_every_way(moves, WAYS_RANKS_AGREE);
 }

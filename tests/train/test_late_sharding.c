@@ -186,13 +186,12 @@ TEST(state_of_earlier_steps_is_cut_to_the_shards)
 }
 
 /* The first step on shards fails at its n-th allocation: nothing has changed, and the next one is right. */
-static void check_late_faults(fsdp_context *context, void *arg)
+RANKS_TEST(cutting_state_survives_every_failed_allocation, 2)
 {
     const late l = {.kind = ADAMW};
     fsdp_process_group *world = fsdp_world(context);
     int32_t hit = 1;
 
-    (void)arg;
     for (long n = 1; hit; n++) {
         fsdp_optimizer *alone = NULL, *optimizer = NULL;
         fsdp_module *plain = late_net(context, &l, &alone), *module = late_net(context, &l, &optimizer);
@@ -224,11 +223,6 @@ static void check_late_faults(fsdp_context *context, void *arg)
         CHECK_OK(fsdp_all_reduce(world, &hit, &hit, 1, FSDP_I32, FSDP_MAX, fsdp_device_stream(fsdp_cpu(context))));
     }
     test_drop_workspace(context);
-}
-
-TEST(cutting_state_survives_every_failed_allocation)
-{
-    test_run_ranks(2, check_late_faults, NULL);
 }
 
 /* ---- what is refused ---- */
@@ -276,11 +270,10 @@ static void step_table(fsdp_context *context, fsdp_dtype dtype, bool sharded, fl
     fsdp_module_unref(&t->base);
 }
 
-static void check_half_parameters(fsdp_context *context, void *arg)
+WORLDS_TEST(sharded_parameters_of_16_bits_step_as_whole_ones, 1, 4)
 {
     static const fsdp_dtype dtypes[] = {FSDP_BF16, FSDP_F16};
 
-    (void)arg;
     for (int d = 0; d < 2; d++) {
         float sharded[15], whole[15];
 
@@ -291,18 +284,12 @@ static void check_half_parameters(fsdp_context *context, void *arg)
     }
 }
 
-TEST(sharded_parameters_of_16_bits_step_as_whole_ones)
-{
-    test_run_worlds(1, 4, check_half_parameters, NULL);
-}
-
-static void check_gathered(fsdp_context *context, void *arg)
+WORLDS_TEST(gathered_parameters_are_refused, 1, 2)
 {
     static const fsdp_shard_options options[] = {
         {.mp_policy.param_dtype = FSDP_DTYPE_NONE}, {.no_shared_memory = true}, {.mp_policy.param_dtype = FSDP_BF16}};
     const fsdp_adam_options adam = fsdp_adam_options_default();
 
-    (void)arg;
     for (int i = 0; i < 3; i++) {
         fsdp_module *module = net_sharded(context, 1, &options[i]);
         fsdp_optimizer *optimizer = NULL;
@@ -323,10 +310,4 @@ static void check_gathered(fsdp_context *context, void *arg)
         fsdp_module_unref(module);
     }
     test_drop_workspace(context);
-}
-
-TEST(gathered_parameters_are_refused)
-{
-    test_run_ranks(1, check_gathered, NULL);
-    test_run_ranks(2, check_gathered, NULL);
 }

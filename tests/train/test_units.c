@@ -188,9 +188,8 @@ static fsdp_module *tiny_model(fsdp_context *context, bool tied)
     return CHECK_PTR(fsdp_model_create(context, fsdp_meta(context), &config));
 }
 
-static void print_sharded(fsdp_context *context, void *arg)
+RANKS_TEST(a_sharded_head_prints_as_a_whole_one, 3)
 {
-    (void)arg;
     for (int tied = 0; tied < 2; tied++) {
         fsdp_module *model = tiny_model(context, tied);
 
@@ -200,9 +199,4 @@ static void print_sharded(fsdp_context *context, void *arg)
         CHECK_OK(fsdp_fsdp1_wrap(model, NULL));
         check_printed(model);
     }
-}
-
-TEST(a_sharded_head_prints_as_a_whole_one)
-{
-    test_run_ranks(3, print_sharded, NULL);
 }
