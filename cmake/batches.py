@@ -23,7 +23,8 @@ CONSTANT = re.compile(r"(?:^|,)\s*([A-Za-z_]\w*)")
 VARIABLE = re.compile(r"^(?!typedef|#|\})\w[^\n(]*?\b(\w+)(?:\[[^\n=;]*\])*\s*(?:=|;)", re.M)
 FUNCTION = re.compile(r"^(?!typedef|#)\w[^\n;=]*?\b(\w+)\(", re.M)
 MADE_BY_MACRO = re.compile(r"^([A-Z][A-Z0-9_]*)\(\s*(\w*)", re.M)
-NAMED_BY_ARGUMENT = {"TEST", "TEST_WITH", "RANKS_TEST", "WORLDS_TEST", "WAYS_TEST", "ENTRY", "ENTRY_LIKE"}  # other macros may define the same function in each file
+# Others may define the same function in each file.
+NAMED_BY_ARGUMENT = {"TEST", "TEST_WITH", "TEST_OF", "RANKS_TEST", "WORLDS_TEST", "WAYS_TEST", "ENTRY", "ENTRY_LIKE"}
 
 
 class Source:

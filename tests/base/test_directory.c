@@ -63,9 +63,8 @@ static void needs_two_users(void)
 
 /* ---- paths ---- */
 
-TEST_WITH(a_path_is_walked_to_its_end, setup, teardown)
+TEST_OF(a_path_is_walked_to_its_end, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     char *deep = test_path(f->path, "a/b"), *link = test_path(f->path, "link"), *file = test_path(f->path, "file");
     char *round = test_path(f->path, "link/.././/a/b/"), magic[40], *name;
     fsdp__directory found, again;
@@ -90,9 +89,8 @@ TEST_WITH(a_path_is_walked_to_its_end, setup, teardown)
     CHECK_ERROR(fsdp__directory_open(link, &found), FSDP_IO, "symbolic links");
 }
 
-TEST_WITH(what_was_made_for_a_path_is_removed_again, setup, teardown)
+TEST_OF(what_was_made_for_a_path_is_removed_again, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     char *top = test_path(f->path, "a"), *middle = test_path(f->path, "a/b"), *deep = test_path(f->path, "a/b/c/d");
     fsdp__directory found;
     int made = 0;
@@ -114,9 +112,8 @@ TEST_WITH(what_was_made_for_a_path_is_removed_again, setup, teardown)
 }
 
 /* Whoever comes to the end of such a path would go on with a part of its name. */
-TEST_WITH(a_path_that_is_too_long_without_its_links_is_refused, setup, teardown)
+TEST_OF(a_path_that_is_too_long_without_its_links_is_refused, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     char deep[3900], name[251], *link = test_path(f->path, "link"), *further = NULL;
     size_t used = (size_t)snprintf(deep, sizeof deep, "%s", f->path);
     fsdp__directory found;
@@ -135,9 +132,8 @@ TEST_WITH(a_path_that_is_too_long_without_its_links_is_refused, setup, teardown)
     free(further);
 }
 
-TEST_WITH(a_path_that_fails_leaves_nothing, setup, teardown)
+TEST_OF(a_path_that_fails_leaves_nothing, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     char *long_name = test_path(f->path, "n/a/" LETTERS "/c"), *top = test_path(f->path, "n");
     char *below_file = test_path(f->path, "n/../file/x"), *below = test_path(f->path, "n/b/../../file/x");
     fsdp__directory found;
@@ -157,9 +153,8 @@ TEST_WITH(a_path_that_fails_leaves_nothing, setup, teardown)
 }
 
 /* Beside one that was made for the way there. */
-TEST_WITH(an_empty_folder_that_was_there_is_not_removed, setup, teardown)
+TEST_OF(an_empty_folder_that_was_there_is_not_removed, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     char *path = test_path(f->path, "n/../there"), *there = test_path(f->path, "there");
     fsdp__directory found;
     int made;
@@ -172,9 +167,8 @@ TEST_WITH(an_empty_folder_that_was_there_is_not_removed, setup, teardown)
     CHECK(fsdp__path_exists(there));
 }
 
-TEST_WITH(a_path_survives_failed_allocations, setup, teardown)
+TEST_OF(a_path_survives_failed_allocations, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     char *deep = test_path(f->path, "a/b"), *file = test_path(f->path, "file");
     fsdp__directory found;
     char *name;
@@ -218,10 +212,8 @@ static bool is_followed(const fixture *f, uid_t folder, mode_t mode, uid_t owner
     return first == FSDP_OK;
 }
 
-TEST_WITH(a_link_of_another_is_followed_where_only_this_user_can_have_put_it, setup, teardown)
+TEST_OF(a_link_of_another_is_followed_where_only_this_user_can_have_put_it, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
-
     needs_two_users();
     CHECK(is_followed(f, 0, 0755, OTHER));
     CHECK(is_followed(f, 0, 0777, 0));
@@ -247,9 +239,8 @@ static void swap(const fixture *f, const char *name)
     CHECK_EQ(symlink(f->others, path), 0);
 }
 
-TEST_WITH(what_is_done_in_a_folder_stays_in_it, setup, teardown)
+TEST_OF(what_is_done_in_a_folder_stays_in_it, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     char *away = test_path(f->path, "away"), *text;
     fsdp__directory held, no;
     size_t bytes;
@@ -277,10 +268,8 @@ TEST_WITH(what_is_done_in_a_folder_stays_in_it, setup, teardown)
     fsdp__directory_close(&held);
 }
 
-TEST_WITH(what_has_the_name_is_replaced_only_where_asked, setup, teardown)
+TEST_OF(what_has_the_name_is_replaced_only_where_asked, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
-
     test_write_text(f->path, "a", "a");
     test_write_text(f->path, "b", "b");
     CHECK_ERROR(fsdp__directory_rename(&f->held, "a", &f->held, "b", FSDP__RENAME_NEW), FSDP_IO, "File exists");
@@ -291,9 +280,8 @@ TEST_WITH(what_has_the_name_is_replaced_only_where_asked, setup, teardown)
                 "cannot rename");
 }
 
-TEST_WITH(a_clearing_follows_no_link_and_goes_no_deeper_than_it_may, setup, teardown)
+TEST_OF(a_clearing_follows_no_link_and_goes_no_deeper_than_it_may, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     char *link = test_path(f->path, "link"), *deep = test_path(f->path, "a/b"), *a = test_path(f->path, "a");
 
     test_write_text(f->others, "x", "theirs");
@@ -310,9 +298,8 @@ TEST_WITH(a_clearing_follows_no_link_and_goes_no_deeper_than_it_may, setup, tear
     check_text(f->others, "x", "theirs");
 }
 
-TEST_WITH(a_removal_that_fails_names_the_entry, setup, teardown)
+TEST_OF(a_removal_that_fails_names_the_entry, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     char *a = test_path(f->path, "a"), *x = test_path(f->path, "a/x"), text[600];
 
     CHECK_OK(fsdp__make_directories(a));
@@ -328,9 +315,8 @@ TEST_WITH(a_removal_that_fails_names_the_entry, setup, teardown)
     CHECK(!fsdp__path_exists(x));
 }
 
-TEST_WITH(a_folder_whose_names_cannot_be_read_is_not_empty, setup, teardown)
+TEST_OF(a_folder_whose_names_cannot_be_read_is_not_empty, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     fsdp_status status;
 
     test_write_text(f->path, "x", "mine");
@@ -345,9 +331,8 @@ TEST_WITH(a_folder_whose_names_cannot_be_read_is_not_empty, setup, teardown)
 /* ---- what lies in it ---- */
 
 /* Nobody writes to the FIFO: what waited for a writer would wait forever. */
-TEST_WITH(only_a_file_is_opened_to_be_read, setup, teardown)
+TEST_OF(only_a_file_is_opened_to_be_read, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     char *link = test_path(f->path, "link"), *fifo = test_path(f->path, "fifo");
     int fd = -1;
 
@@ -376,9 +361,8 @@ static bool is_appended(const fixture *f, const char *name)
     return status == FSDP_OK;
 }
 
-TEST_WITH(nothing_is_written_behind_what_another_may_have_put_there, setup, teardown)
+TEST_OF(nothing_is_written_behind_what_another_may_have_put_there, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     char *file = test_path(f->others, "file"), *second = test_path(f->path, "second"),
          *fifo = test_path(f->path, "fifo");
     char *link = test_path(f->path, "link");
@@ -413,9 +397,8 @@ static void check_belief(const fixture *f, uid_t owner, mode_t mode, bool truste
     CHECK_EQ(fsdp__directory_admits(&f->held, &info), admitted);
 }
 
-TEST_WITH(a_file_of_another_is_not_believed, setup, teardown)
+TEST_OF(a_file_of_another_is_not_believed, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     char *path = test_path(f->path, "file"), *second = test_path(f->path, "second");
 
     needs_two_users();
@@ -434,10 +417,8 @@ TEST_WITH(a_file_of_another_is_not_believed, setup, teardown)
 
 /* ---- making and failing ---- */
 
-TEST_WITH(a_new_file_is_never_one_that_was_there, setup, teardown)
+TEST_OF(a_new_file_is_never_one_that_was_there, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
-
     CHECK_OK(fsdp__directory_write_new(&f->held, "new", "one", 3));
     CHECK_ERROR(fsdp__directory_write_new(&f->held, "new", "two", 3), FSDP_IO, "new': File exists");
     check_text(f->path, "new", "one");
@@ -447,10 +428,8 @@ TEST_WITH(a_new_file_is_never_one_that_was_there, setup, teardown)
     CHECK_ERROR(fsdp__directory_unlink(&f->held, "folder"), FSDP_IO, "cannot remove '");
 }
 
-TEST_WITH(what_happens_at_a_use_can_be_chosen, setup, teardown)
+TEST_OF(what_happens_at_a_use_can_be_chosen, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
-
     fsdp__fault_set_act(FSDP__FAULT_FAILS, EROFS);
     fsdp__fault_arm(FSDP__FAULT_WRITE, 2);
     CHECK_ERROR(fsdp__directory_write_new(&f->held, "new", "whole text", 10), FSDP_IO,
@@ -487,10 +466,8 @@ static void kill_at(const fixture *f, fsdp__fault_act act, long nth)
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-TEST_WITH(a_process_can_be_killed_at_a_use, setup, teardown)
+TEST_OF(a_process_can_be_killed_at_a_use, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
-
     kill_at(f, FSDP__FAULT_KILLS, 1);
     check_text(f->path, "new", NULL);
     kill_at(f, FSDP__FAULT_KILLS, 2);

@@ -28,6 +28,6 @@ pid_t fixture_await_rank(const program *p, const char *mark, int rank);
 /* Checks as well that what it prints holds `part`. */
 #define SAYS(expected, part, ...) CHECK_CONTAINS(RUN(expected, __VA_ARGS__).output, (part))
 
-#define FIXTURE_TEST(name) TEST_WITH(name, fixture_setup, NULL)
+#define FIXTURE_TEST(name) TEST_OF(name, fixture_setup, NULL, fixture *f)
 
 #endif

@@ -21,7 +21,6 @@ static double loss_behind(const char *text, const char *name)
 
 FIXTURE_TEST(eval_prints_the_loss_of_each_adapter)
 {
-    fixture *f = *state;
     program base = RUN(0, "eval", LLAMA, "--data", TOKENS, "--seq-len=32", "--steps=20");
     program two =
         RUN(0, "eval", LLAMA, "--data", TOKENS, "--seq-len=32", "--steps=20", "-n", "2", "--adapter", START "," DORA);
@@ -33,7 +32,6 @@ FIXTURE_TEST(eval_prints_the_loss_of_each_adapter)
 
 FIXTURE_TEST(the_merged_model_is_the_base_with_its_adapter)
 {
-    fixture *f = *state;
     char *merged = test_path(f->directory, "merged");
     program with, alone;
 
@@ -48,7 +46,6 @@ FIXTURE_TEST(the_merged_model_is_the_base_with_its_adapter)
 
 FIXTURE_TEST(generate_prints_what_each_adapter_continues)
 {
-    fixture *f = *state;
     char both[4096];
     program one = RUN(0, "generate", LLAMA, "--tokens=1,2,3", "--max-new-tokens=8", "--adapter", START);
     program other = RUN(0, "generate", LLAMA, "--tokens=1,2,3", "--max-new-tokens=8", "--adapter", DORA);
@@ -68,7 +65,6 @@ FIXTURE_TEST(generate_prints_what_each_adapter_continues)
 
 FIXTURE_TEST(what_is_no_adapter_of_the_model_is_refused)
 {
-    fixture *f = *state;
     char *out = test_path(f->directory, "out");
     program p;
 
@@ -91,7 +87,6 @@ FIXTURE_TEST(what_is_no_adapter_of_the_model_is_refused)
 /* A run says how little it trains, and the adapter that it leaves is that which eval reads. */
 FIXTURE_TEST(a_run_says_what_it_trains)
 {
-    fixture *f = *state;
     char *out = test_path(f->directory, "adapter"), *path = malloc(400);
 
     snprintf(path, 400, "--export.path=%s", out);
@@ -125,7 +120,6 @@ FIXTURE_TEST(a_checkpoint_of_an_adapter_is_what_the_run_has_validated)
     static const char *const keys[] = {"--adapter.dora=true", "--adapter.modules_to_save=lm_head",
                                        "--adapter.quantize=nf4", "--adapter.base_dtype=bfloat16"};
     static const char *const ranks[] = {"1", "2", "4", "1"};
-    fixture *f = *state;
 
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         char name[20], *checkpoint;
@@ -140,7 +134,6 @@ FIXTURE_TEST(a_checkpoint_of_an_adapter_is_what_the_run_has_validated)
 
 FIXTURE_TEST(a_checkpoint_of_an_adapter_is_used_directly)
 {
-    fixture *f = *state;
     char *checkpoint = test_path(f->directory, "ckpt"), *taken = test_path(f->directory, "taken");
     char *other = test_path(f->directory, "other"), *further = test_path(f->directory, "ckpt/step-2");
     double loss = train(f, "--model.path=" LLAMA, checkpoint, "2", NULL);
@@ -170,7 +163,6 @@ FIXTURE_TEST(a_checkpoint_of_an_adapter_is_used_directly)
 
 FIXTURE_TEST(what_a_checkpoint_of_an_adapter_cannot_be_used_for_is_told)
 {
-    fixture *f = *state;
     char *checkpoint = test_path(f->directory, "ckpt"), *out = test_path(f->directory, "out");
 
     train(f, "--model.path=" LLAMA, checkpoint, "1", "--adapter.quantize=int8");
@@ -187,7 +179,6 @@ FIXTURE_TEST(what_a_checkpoint_of_an_adapter_cannot_be_used_for_is_told)
 
 FIXTURE_TEST(a_whole_model_with_the_config_of_an_adapter_beside_it_is_no_adapter)
 {
-    fixture *f = *state;
     char *checkpoint = test_path(f->directory, "ckpt"), *out = test_path(f->directory, "out");
 
     SAYS(0, "written to", "convert", LLAMA, checkpoint, "--ranks=1", "--step=1");
@@ -204,7 +195,6 @@ static void goes_on(fixture *f, const char *checkpoint, const char *rank, const 
 
 FIXTURE_TEST(a_run_goes_on_with_the_adapter_that_it_began_with)
 {
-    fixture *f = *state;
     char *checkpoint = test_path(f->directory, "ckpt");
 
     train(f, "--model.path=" LLAMA, checkpoint, "2", "--adapter.dropout=0.25");
@@ -218,7 +208,6 @@ FIXTURE_TEST(a_run_goes_on_with_the_adapter_that_it_began_with)
 
 FIXTURE_TEST(the_base_of_a_checkpoint_must_be_there_and_be_what_it_was)
 {
-    fixture *f = *state;
     char *checkpoint = test_path(f->directory, "ckpt"), *base = test_path(f->directory, "base");
     char *weights = test_path(f->directory, "base/model-00003-of-00014.safetensors"), *content;
     char model[600];
@@ -241,7 +230,6 @@ FIXTURE_TEST(the_base_of_a_checkpoint_must_be_there_and_be_what_it_was)
 /* A model that was drawn has no folder: it is drawn again. */
 FIXTURE_TEST(a_base_that_was_drawn_is_drawn_again)
 {
-    fixture *f = *state;
     char *checkpoint = test_path(f->directory, "ckpt");
     double loss = train(f, "--model.preset=llama-1m", checkpoint, "2", "--model.n_layers=2");
 
@@ -251,7 +239,6 @@ FIXTURE_TEST(a_base_that_was_drawn_is_drawn_again)
 /* Of an older version, which has not said in its checkpoints what the adapter is. */
 FIXTURE_TEST(an_adapter_comes_out_of_an_old_checkpoint_by_the_command_of_its_run)
 {
-    fixture *f = *state;
     char *checkpoint = test_path(f->directory, "ckpt"), *old = test_path(f->directory, "old");
     char *cut = test_path(f->directory, "cut"), *folders[] = {old, cut};
     double loss = train(f, "--model.path=" LLAMA, checkpoint, "2", NULL);

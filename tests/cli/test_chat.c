@@ -50,7 +50,7 @@ static int teardown(void **state)
     return 0;
 }
 
-#define CHAT_TEST(name) TEST_WITH(name, setup, teardown)
+#define CHAT_TEST(name) TEST_OF(name, setup, teardown, fixture *f)
 
 static char *loss_of(const program *p)
 {
@@ -63,7 +63,6 @@ static char *loss_of(const program *p)
 /* All of it: trained on two ranks, the model answers both questions, and stops. */
 CHAT_TEST(a_model_learns_to_answer_and_to_stop)
 {
-    fixture *f = *state;
     char *generation = test_path(f->directory, "talker/generation_config.json"), *text;
     size_t bytes;
     program p =
@@ -83,7 +82,6 @@ CHAT_TEST(a_model_learns_to_answer_and_to_stop)
 /* The template that was named goes along, and its end of turn ends a text for any reader of the folder. */
 CHAT_TEST(an_export_has_the_template_that_was_named)
 {
-    fixture *f = *state;
     static const char other[] = "{% for m in messages %}{{ m.role + ': ' + m.content + '<|endoftext|>' }}{% endfor %}"
                                 "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}";
     static const char *const folders[] = {"talker", "saved/step-1"};
@@ -108,7 +106,6 @@ CHAT_TEST(an_export_has_the_template_that_was_named)
 
 CHAT_TEST(eval_takes_the_mean_over_all_answers)
 {
-    fixture *f = *state;
     char *first, *again, *all;
     program p;
 
@@ -138,7 +135,6 @@ CHAT_TEST(eval_takes_the_mean_over_all_answers)
 /* An adapter of a run on conversations has tokenizer and template beside it, and talks by them. */
 CHAT_TEST(an_adapter_that_learned_to_talk_has_tokenizer_and_template)
 {
-    fixture *f = *state;
     static const char other[] = "{% for m in messages %}{{ m.role + ': ' + m.content + '<|endoftext|>' }}{% endfor %}"
                                 "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}";
     static const char *const files[] = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
@@ -172,7 +168,6 @@ CHAT_TEST(an_adapter_that_learned_to_talk_has_tokenizer_and_template)
 /* Rows that are ready do not say by which template they were made. */
 CHAT_TEST(a_run_on_ready_rows_says_which_template_its_model_is_left_with)
 {
-    fixture *f = *state;
     char *path = test_path(f->directory, "talker/generation_config.json"), *text;
 
     SAYS(0, "of 40 conversations", "tokenize", "chat.jsonl", "--tokenizer=words", "-o", "rows.bin");
@@ -194,8 +189,6 @@ CHAT_TEST(a_run_on_ready_rows_says_which_template_its_model_is_left_with)
 
 CHAT_TEST(what_is_wrong_with_conversations_is_said_once)
 {
-    fixture *f = *state;
-
     RUN(0, "train", SMALL, "--data.path=chat.jsonl", "--data.tokenizer=words", "--training.seq_len=64",
         "--training.steps=1", "--export.path=talker");
     SAYS(1, "--data: row 1 of 'chat.jsonl' has 28 tokens, which is more than training.seq_len (--seq-len) 16", "eval",

@@ -51,7 +51,6 @@ static void check_dry_run(const json_t *variant, int ranks)
 /* Every strategy is there with figures that fit each other, and what the config names is not written. */
 FIXTURE_TEST(every_strategy_has_its_figures)
 {
-    fixture *f = *state;
     char *svg = test_path(f->directory, "bars.svg"), *markdown = test_path(f->directory, "table.md"), *text;
     program p = RUN(0, "compare", f->config, "-n", "2", STRATEGIES, "--json", "--steps=2", "--rounds=2", "--svg", svg,
                     "--markdown", markdown, "--worlds=2,3");
@@ -92,7 +91,6 @@ FIXTURE_TEST(every_strategy_has_its_figures)
 /* Why something has no figures stands below the table, and the rest is there. */
 FIXTURE_TEST(one_that_cannot_be_does_not_cost_the_others)
 {
-    fixture *f = *state;
     char *checkpoints = test_path(f->directory, "checkpoints"), *svg = test_path(f->directory, "bars.svg"),
          *markdown = test_path(f->directory, "table.md");
     program p = RUN(0, "compare", f->config, "-n", "1", "--steps=1", "--rounds=1", "--training.max_norm=0",
@@ -119,8 +117,6 @@ FIXTURE_TEST(one_that_cannot_be_does_not_cost_the_others)
 
 FIXTURE_TEST(what_is_named_and_cannot_be_is_refused)
 {
-    fixture *f = *state;
-
     SAYS(2, "compare: say how many ranks", "compare", f->config);
     SAYS(2, "--steps is '0': expected an integer from 1 to 200", "compare", f->config, "-n", "2", "--steps=0");
     SAYS(2, "--worlds is 'x': expected an integer", "compare", f->config, "-n", "2", "--worlds=2,x");
@@ -157,7 +153,6 @@ FIXTURE_TEST(what_is_named_and_cannot_be_is_refused)
 /* A preset is enough, and a policy is one more dimension; ddp has no units. */
 FIXTURE_TEST(a_preset_trains_on_random_bytes)
 {
-    fixture *f = *state;
     program p =
         RUN(0, "compare", "gpt-10m", "-n", "2", "--strategies=ddp,fsdp2,fsdp1:shard_grad_op", "--policies",
             "blocks,size:1,root", "--steps=1", "--rounds=1", "--model.n_layers=1", "--model.dim=36",
@@ -229,7 +224,7 @@ static json_t *compare_planned(const fixture *f, fsdp__link way)
 /* Through the host fewer and larger units are faster than by NVLink. */
 FIXTURE_TEST(planned_units_follow_the_price_of_a_link)
 {
-    json_t *all[] = {compare_planned(*state, FSDP__LINK_NVLINK), compare_planned(*state, FSDP__LINK_HOST)};
+    json_t *all[] = {compare_planned(f, FSDP__LINK_NVLINK), compare_planned(f, FSDP__LINK_HOST)};
     const json_t *fast = json_array_get(at(all[0], "variants"), 0), *slow = json_array_get(at(all[1], "variants"), 0);
 
     CHECK(json_integer_value(at(fast, "units")) > json_integer_value(at(slow, "units")));

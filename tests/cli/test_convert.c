@@ -31,7 +31,6 @@ FIXTURE_TEST(a_folder_becomes_a_checkpoint_and_one_again)
 {
     static const char tokenizer[] = "{\"model\": 1}";
     static const char *const ranks[] = {"1", "2", "3", "5"};
-    fixture *f = *state;
     char *file = test_path(f->directory, "model/tokenizer.json");
 
     train(f);
@@ -116,7 +115,6 @@ static void in_folder(const fixture *f, const char *command, const char *part)
 FIXTURE_TEST(tokens_stay_what_they_are_on_every_way)
 {
     static const char generation[] = "{\"eos_token_id\": [6, 5, 9], \"temperature\": 0.6}\n";
-    fixture *f = *state;
     char *config = test_path(f->directory, "model/config.json");
     char *file = test_path(f->directory, "model/generation_config.json");
 
@@ -139,7 +137,6 @@ FIXTURE_TEST(tokens_stay_what_they_are_on_every_way)
 FIXTURE_TEST(a_smaller_vocabulary_drops_tokens_that_it_has_not)
 {
     static const char generation[] = "{\"eos_token_id\": [5, 6]}";
-    fixture *f = *state;
     char *config = test_path(f->directory, "model/config.json"), *data = test_path(f->directory, "few.u16"), *text;
     char *file = test_path(f->directory, "model/generation_config.json"), *path = test_path(f->directory, "small");
     uint16_t tokens[100];
@@ -165,7 +162,6 @@ FIXTURE_TEST(a_smaller_vocabulary_drops_tokens_that_it_has_not)
 FIXTURE_TEST(a_checkpoint_is_cut_for_other_ranks_with_all_that_it_has)
 {
     static const char *const ranks[] = {"1", "2", "3", "4", "8"};
-    fixture *f = *state;
     char *first = test_path(f->directory, "first");
     saved s = {.model = f->model, .folder = first, .step = 30, .factor = 1};
 
@@ -191,7 +187,6 @@ FIXTURE_TEST(a_checkpoint_is_cut_for_other_ranks_with_all_that_it_has)
 /* It knows no config.json: its tensors are cut as they are, and no run of fsdp train goes on from it. */
 FIXTURE_TEST(a_checkpoint_of_a_program_s_own_model_is_cut_too)
 {
-    fixture *f = *state;
     char *first = test_path(f->directory, "first"), *second = test_path(f->directory, "second"), option[600];
     saved s = {.model = f->model, .folder = first, .step = 12, .factor = 1, .bare = true};
 
@@ -207,7 +202,6 @@ FIXTURE_TEST(a_checkpoint_of_a_program_s_own_model_is_cut_too)
 
 FIXTURE_TEST(weights_change_their_dtype)
 {
-    fixture *f = *state;
     char *narrow = test_path(f->directory, "narrow"), *wide = test_path(f->directory, "wide");
     char *runs = test_path(f->directory, "runs"), *other = test_path(f->directory, "other");
     saved s = {.model = f->model, .folder = runs, .step = 1, .factor = 1};
@@ -231,7 +225,6 @@ FIXTURE_TEST(weights_change_their_dtype)
 
 FIXTURE_TEST(what_is_refused_leaves_everything_as_it_was)
 {
-    fixture *f = *state;
     char *runs = test_path(f->directory, "runs"), *mine = test_path(f->directory, "mine");
     char *note = test_path(f->directory, "mine/note.txt"), *file = test_path(f->directory, "model/model.safetensors");
     int before;
@@ -259,7 +252,6 @@ FIXTURE_TEST(what_is_refused_leaves_everything_as_it_was)
 /* A model folder "step-9" among checkpoints would be the newest of them, and no whole one. */
 FIXTURE_TEST(no_model_folder_takes_the_name_of_a_checkpoint)
 {
-    fixture *f = *state;
     char *runs = test_path(f->directory, "runs"), *among = test_path(f->directory, "runs/step-9//");
     char *models = test_path(f->directory, "models"), *apart = test_path(f->directory, "models/step-9");
     char *later = test_path(f->directory, "models/step-10"), *beside = test_path(f->directory, "runs/step-9.model");
@@ -278,7 +270,6 @@ FIXTURE_TEST(no_model_folder_takes_the_name_of_a_checkpoint)
 /* Found before anything is written; and a part whose checksum is wrong never gets into another file. */
 FIXTURE_TEST(what_fails_leaves_nothing)
 {
-    fixture *f = *state;
     char *runs = test_path(f->directory, "runs"), *out = test_path(f->directory, "out"), *bytes;
     char *part = test_path(f->directory, "runs/step-0/rank-00001-of-00002.safetensors");
     char script[1500];
@@ -306,7 +297,6 @@ FIXTURE_TEST(what_fails_leaves_nothing)
 /* Its room was taken before, so it is a call that fails. */
 FIXTURE_TEST(a_temporary_file_that_cannot_be_written_is_named)
 {
-    fixture *f = *state;
     char script[2500], part[600];
     program p;
 
@@ -344,7 +334,6 @@ static bool appears(const char *path, pid_t pid)
 /* It is interrupted in the middle of a save. On a machine so fast that it ends before the signal comes: again. */
 FIXTURE_TEST(a_signal_leaves_no_temporary_files)
 {
-    fixture *f = *state;
     char *runs = test_path(f->directory, "runs"), *saving = test_path(f->directory, "runs/step-0.saving/new");
     char *step = test_path(f->directory, "runs/step-0");
     int interrupted = 0;
@@ -373,7 +362,6 @@ FIXTURE_TEST(a_signal_leaves_no_temporary_files)
 /* It would remove what is put there, by the rules of its own checkpoints. */
 FIXTURE_TEST(a_folder_that_a_run_writes_to_is_refused)
 {
-    fixture *f = *state;
     char *runs = test_path(f->directory, "runs");
     fsdp__directory folder;
     fsdp__staging held;
@@ -426,7 +414,6 @@ static void add_old_buffer(const char *path)
 /* Names are those of the model afterwards, and a buffer that nobody reads stays behind. */
 FIXTURE_TEST(what_a_folder_holds_besides_its_parameters_stays_behind)
 {
-    fixture *f = *state;
     char *plain = test_path(f->directory, "plain"), *checkpoints = test_path(f->directory, "checkpoints");
     char *back = test_path(f->directory, "back"), *file = test_path(f->model, "model.safetensors");
 
@@ -449,7 +436,6 @@ FIXTURE_TEST(what_a_folder_holds_besides_its_parameters_stays_behind)
 FIXTURE_TEST(what_is_not_finite_is_said)
 {
     static const float values[] = {NAN, 1e6f};
-    fixture *f = *state;
     char *file = test_path(f->model, "model.safetensors"), *to = test_path(f->directory, "to");
     size_t bytes;
     char *data;
@@ -472,7 +458,6 @@ FIXTURE_TEST(what_is_not_finite_is_said)
 
 FIXTURE_TEST(a_folder_becomes_a_gguf_and_one_again)
 {
-    fixture *f = *state;
     char *file = test_path(f->directory, "model.gguf"), *back = test_path(f->directory, "back");
 
     train(f);

@@ -52,8 +52,6 @@ static void make_model(const fixture *f)
 
 FIXTURE_TEST(the_devices_of_this_machine_are_listed)
 {
-    fixture *f = *state;
-
     need_gpu(f);
     setenv("FSDP_FAKECUDA_MEMORY", "3000000000", 1);
     SAYS(0,
@@ -82,7 +80,6 @@ static const json_t *device_of(const json_t *list, size_t i, const char *name)
 
 FIXTURE_TEST(programs_get_the_devices_as_json)
 {
-    fixture *f = *state;
     program p;
     json_t *list;
     const json_t *gpu;
@@ -113,8 +110,6 @@ FIXTURE_TEST(programs_get_the_devices_as_json)
 
 FIXTURE_TEST(the_peak_is_that_of_the_card_or_of_the_config)
 {
-    fixture *f = *state;
-
     need_gpu(f);
     SAYS(0,
          "peak:   66.9 TFLOP/s (an estimate: 'fake GPU' is in no table, and has 132 multiprocessors x 256 FLOP a clock "
@@ -167,7 +162,6 @@ FIXTURE_TEST(a_run_says_by_what_its_gpus_are_joined)
         {"0", NULL, "0-2,1-2", "joined through PCIe; some pairs through the host: 0-2, 1-2\n"},
         {NULL, NULL, "0", "joined through the host alone: none reaches another's memory\n"},
     };
-    fixture *f = *state;
 
     need_gpu(f);
     setenv("FSDP_FAKECUDA_DEVICES", "3", 1);
@@ -187,8 +181,6 @@ FIXTURE_TEST(a_run_says_by_what_its_gpus_are_joined)
 
 FIXTURE_TEST(a_run_on_one_gpu_says_nothing_of_links)
 {
-    fixture *f = *state;
-
     need_gpu(f);
     setenv("FSDP_FAKENVML_LINKS", "18", 1);
     setenv("FSDP_FAKECUDA_DEVICES", "2", 1);
@@ -218,7 +210,6 @@ FIXTURE_TEST(every_reason_against_a_gpu_is_told_by_every_command)
          "cannot open device 'cuda:0': device 'cuda:0' has failed and cannot be used any more: cudaMemGetInfo: "},
         {"FSDP_FAKECUDA_FAIL", "cudaStreamCreateWithPriority:1:2", "cuda:0 has no memory left"},
     };
-    fixture *f = *state;
 
     need_gpu(f);
     make_model(f);
@@ -248,7 +239,6 @@ FIXTURE_TEST(every_reason_against_a_gpu_is_told_by_every_command)
 /* A device that fails after it was opened, when its memory is looked at. */
 FIXTURE_TEST(a_gpu_that_is_lost_is_not_taken_for_one_without_memory)
 {
-    fixture *f = *state;
     program p;
 
     need_gpu(f);
@@ -265,7 +255,6 @@ FIXTURE_TEST(a_gpu_that_is_lost_is_not_taken_for_one_without_memory)
 /* The second of the ranks is lost while it gives what a checkpoint saves. */
 FIXTURE_TEST(a_run_whose_gpu_is_lost_in_a_checkpoint_does_not_say_that_it_goes_on)
 {
-    fixture *f = *state;
     char script[2000];
     program p;
 
@@ -289,7 +278,6 @@ FIXTURE_TEST(a_run_whose_gpu_is_lost_in_a_checkpoint_does_not_say_that_it_goes_o
 /* The host is a step ahead there: a trace begins and ends with the steps that it is of all the same. */
 FIXTURE_TEST(a_trace_has_all_that_a_gpu_ran_in_its_steps)
 {
-    fixture *f = *state;
     char *path = test_path(f->directory, "trace.json"), set[300], steps[60];
     int issued[3];
 
@@ -313,7 +301,6 @@ FIXTURE_TEST(a_trace_has_all_that_a_gpu_ran_in_its_steps)
 /* A library that cannot be opened is told when the first product needs it. */
 FIXTURE_TEST(a_library_of_nvidia_s_that_is_missing_is_named_by_every_command)
 {
-    fixture *f = *state;
     char *file = test_path(f->directory, "libcublasLt.so.13");
 
     need_gpu(f);
@@ -330,7 +317,6 @@ FIXTURE_TEST(a_plug_in_of_another_build_is_told_with_its_version_only_if_that_is
     static const char *const says[] = {
         "libfsdp-cuda.so is of another build than this program: install both from one build",
         "libfsdp-cuda.so is of another build than this program (version 9.9, here " FSDP_VERSION "): install both"};
-    fixture *f = *state;
     char *folder = test_path(f->directory, "plugins"), *path = test_path(f->directory, "plugins/libfsdp-cuda.so");
 
     need_gpu(f);
@@ -355,7 +341,6 @@ FIXTURE_TEST(a_plug_in_of_another_build_is_told_with_its_version_only_if_that_is
 /* Programs beside which there is no plug-in, or none that is whole. */
 FIXTURE_TEST(a_plug_in_that_is_missing_or_damaged_is_told_with_what_to_do)
 {
-    fixture *f = *state;
     char *alone = test_path(f->directory, "fsdp"), *plugin = test_path(f->directory, "libfsdp-cuda.so"), *bytes;
     const char *const list[] = {alone, "inspect", "--devices", NULL};
     const char *const train[] = {alone, "train", f->config, "--training.device=cuda", NULL};
@@ -386,7 +371,6 @@ FIXTURE_TEST(names_that_are_no_device_are_refused_before_anything_is_read)
 {
     static const char *const wrong[] = {"gpu",     "CUDA",    "cuda:", "cuda:-1", "cuda:01",
                                         "cuda:16", "cuda:1 ", "cpu:0", "meta",    "cuda:123456"};
-    fixture *f = *state;
     char option[40], expected[120];
 
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -404,7 +388,6 @@ FIXTURE_TEST(names_that_are_no_device_are_refused_before_anything_is_read)
 
 FIXTURE_TEST(the_log_says_which_device_was_chosen)
 {
-    fixture *f = *state;
     program p;
 
     need_gpu(f);
@@ -426,8 +409,6 @@ FIXTURE_TEST(the_log_says_which_device_was_chosen)
 
 FIXTURE_TEST(of_several_ranks_the_log_says_whose_device_it_names)
 {
-    fixture *f = *state;
-
     need_gpu(f);
     SAYS(0, "of it free) (rank 0's)\n", "train", f->config, "-n", "2", "--training.device=cuda", "--training.steps=1",
          "--metrics.jsonl=", "--export.path=");
@@ -460,7 +441,6 @@ FIXTURE_TEST(ranks_of_which_one_has_no_gpu_use_none_or_fail_together)
     static const struct {
         int ranks, without;
     } cases[] = {{2, 0}, {3, 1}, {2, 1}};
-    fixture *f = *state;
     char command[1000], expected[200];
 
     need_gpu(f);
@@ -539,7 +519,6 @@ static void train_on(const fixture *f, const char *device, const char *ranks, co
 /* Weights, text and loss of a model that was trained, asked and evaluated on a GPU are those of the CPU. */
 FIXTURE_TEST(what_a_gpu_trains_generates_and_evaluates_is_what_the_cpu_does)
 {
-    fixture *f = *state;
     char *other = test_path(f->directory, "other");
     program p, q;
 

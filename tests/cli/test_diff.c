@@ -25,7 +25,6 @@ static void write_tensors(const char *path, const char *header, const void *data
 
 FIXTURE_TEST(the_same_model_is_equal_however_it_is_stored)
 {
-    fixture *f = *state;
     char *folder = test_path(f->directory, "runs"), *file = test_path(f->directory, "model/model.safetensors");
     char *step = test_path(f->directory, "runs/step-7");
     saved s = {.model = f->model, .folder = folder, .step = 7, .factor = 1};
@@ -55,7 +54,6 @@ FIXTURE_TEST(what_is_apart_is_shown)
                                      "\"zwei\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[24,28]}}";
     static const char half[] = "{\"x\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[0,12]},"
                                "\"zero\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[12,14]}}";
-    fixture *f = *state;
     char *first = test_path(f->directory, "a.safetensors"), *second = test_path(f->directory, "b.safetensors");
     program p;
 
@@ -82,7 +80,6 @@ FIXTURE_TEST(no_numbers_and_large_ones_count)
 {
     static const uint32_t a[] = {0x7fc00000, 0x7fc00000, 0x7f800000, 0}, b[] = {0x7fc00000, 0, 0x7f800000, 0};
     static const int64_t large[] = {(int64_t)1 << 60, 5}, larger[] = {((int64_t)1 << 60) + 1, 5};
-    fixture *f = *state;
     char *first = test_path(f->directory, "a.safetensors"), *second = test_path(f->directory, "b.safetensors");
 
     write_tensors(first, "{\"x\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}", a, sizeof a);
@@ -95,7 +92,6 @@ FIXTURE_TEST(no_numbers_and_large_ones_count)
 
 FIXTURE_TEST(trouble_is_status_2)
 {
-    fixture *f = *state;
     char *folder = test_path(f->directory, "runs"), *part = test_path(f->directory, "runs/step-7");
     char *file = test_path(f->directory, "runs/step-7/rank-00001-of-00002.safetensors"), *bytes;
     saved s = {.model = f->model, .folder = folder, .step = 7, .factor = 1};

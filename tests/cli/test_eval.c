@@ -26,7 +26,6 @@ FIXTURE_TEST(the_loss_of_all_tokens_is_that_of_pytorch)
     } cases[] = {{LLAMA, "1", "8", 5.6348986594620145},
                  {LLAMA, "3", "64", 5.6348986594620145},
                  {GPT2, "2", "50", 5.632992824317298}};
-    fixture *f = *state;
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         program p = RUN(0, "eval", cases[i].folder, "--data", TOKENS, "--seq-len=32", "--batch-size", cases[i].batch,
@@ -44,7 +43,6 @@ FIXTURE_TEST(steps_are_the_same_tokens_on_any_ranks)
 {
     static const char *const ranks[][3] = {{"1", "1", "1"}, {"2", "1", "1"}, {"4", "1", "1"}, {"2", "2", "1"},
                                            {"4", "2", "1"}, {"4", "1", "4"}, {"4", "2", "2"}};
-    fixture *f = *state;
     char first[64] = "";
 
     for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
@@ -69,7 +67,6 @@ FIXTURE_TEST(steps_are_the_same_tokens_on_any_ranks)
 
 FIXTURE_TEST(text_is_the_bytes_of_a_model_of_bytes)
 {
-    fixture *f = *state;
     char *packed = test_path(f->directory, "a.dat");
 
     RUN(0, "train", f->config, "--training.steps=2", "--metrics.jsonl=");
@@ -88,7 +85,6 @@ FIXTURE_TEST(text_is_the_bytes_of_a_model_of_bytes)
 
 FIXTURE_TEST(what_cannot_be_evaluated_is_refused_once)
 {
-    fixture *f = *state;
     char *one = test_path(f->directory, "one.bin"), *beyond = test_path(f->directory, "beyond.u16");
     const uint16_t tokens[] = {1, 2, 3, 60000, 5};
 
@@ -118,7 +114,6 @@ FIXTURE_TEST(what_cannot_be_evaluated_is_refused_once)
 /* The tokens are those that `fsdp tokenize` makes, and those that `fsdp train` has made. */
 FIXTURE_TEST(text_goes_through_the_folders_tokenizer)
 {
-    fixture *f = *state;
     char *tokens = test_path(f->directory, "tokens.bin"), *path = test_path(f->model, "tokenizer.json");
     char *json = small_json(&(small_parts){.normalizer = NULL}), loss[64];
     char *cache = test_path(f->directory, "fsdp"), *other = test_path(f->directory, "other");
@@ -157,7 +152,6 @@ FIXTURE_TEST(text_goes_through_the_folders_tokenizer)
 
 FIXTURE_TEST(other_dtypes_are_computed_in)
 {
-    fixture *f = *state;
     double loss = 5.6348986594620145;
 
     for (int ranks = 1; ranks <= 2; ranks++) {
@@ -175,7 +169,6 @@ FIXTURE_TEST(other_dtypes_are_computed_in)
 
 FIXTURE_TEST(text_for_a_model_of_other_tokens_is_refused)
 {
-    fixture *f = *state;
     char *config = test_path(f->directory, "c.yaml");
     const char *text = "model: {preset: llama-1m, n_layers: 1, dim: 24, n_heads: 2, ffn_dim: 50, vocab_size: 300}\n";
     char *json, *written, *wide, *at;

@@ -60,7 +60,6 @@ static void check_line(const char *line, const char *output)
 FIXTURE_TEST(a_tuned_model_is_compared_with_its_reference)
 {
     static const char *const ranks[] = {"1", "2", "3"};
-    fixture *f = *state;
     char *tuned = test_path(f->directory, "tuned"), *line;
 
     train(f, (const char *const[3]){NULL}, tuned);
@@ -78,7 +77,6 @@ FIXTURE_TEST(a_checkpoint_of_an_adapter_is_compared_with_its_base)
 {
     static const char *const keys[] = {"--adapter.dora=true", "--adapter.quantize=nf4"};
     static const char *const ranks[] = {"2", "1"};
-    fixture *f = *state;
 
     for (int i = 0; i < 2; i++) {
         char *checkpoint = test_path(f->directory, ranks[i]), option[600], *line;
@@ -95,7 +93,6 @@ FIXTURE_TEST(a_checkpoint_of_an_adapter_is_compared_with_its_base)
 
 FIXTURE_TEST(an_adapter_is_compared_with_its_base)
 {
-    fixture *f = *state;
     char *lora = test_path(f->directory, "lora"), *line;
     program p;
 
@@ -108,7 +105,6 @@ FIXTURE_TEST(an_adapter_is_compared_with_its_base)
 
 FIXTURE_TEST(a_model_is_no_better_than_itself)
 {
-    fixture *f = *state;
     program p = RUN(0, "eval", LLAMA, "--data", PAIRS, "--tokenizer", TOKENIZER, "--reference", LLAMA, "--beta=0.5");
 
     CHECK_CONTAINS(p.output, "loss: 0.693147  margin: 0.000000  accuracy: 0.0000  chosen: 0.000000");
@@ -116,8 +112,6 @@ FIXTURE_TEST(a_model_is_no_better_than_itself)
 
 FIXTURE_TEST(what_pairs_need_is_said)
 {
-    fixture *f = *state;
-
     SAYS(1, "has pairs, on which a model is compared with another: name that with --reference FOLDER", "eval", LLAMA,
          "--data", PAIRS, "--tokenizer", TOKENIZER);
     SAYS(1, "--reference is for pairs of chosen and rejected answers, and --data '", "eval", LLAMA, "--data",

@@ -24,7 +24,6 @@ static void ends_with(fixture *f, const char *part, const char *option)
 
 FIXTURE_TEST(bad_inputs_are_named_once)
 {
-    fixture *f = *state;
     char option[600], *other = test_path(f->directory, "other");
 
     snprintf(option, sizeof option, "--data.path=%s/none.txt", f->directory);
@@ -55,8 +54,6 @@ FIXTURE_TEST(bad_inputs_are_named_once)
 
 FIXTURE_TEST(a_token_beyond_the_vocabulary_ends_the_run)
 {
-    fixture *f = *state;
-
     ends_with(f, "vocabulary", "--model.vocab_size=120");
 }
 
@@ -74,7 +71,6 @@ static void refuses_folder(fixture *f, const char *folder, const char *part)
 
 FIXTURE_TEST(a_missing_or_broken_model_folder_is_named)
 {
-    fixture *f = *state;
     char *folder = test_path(f->directory, "broken"), *config = test_path(folder, "config.json");
     char *weights = test_path(folder, "model.safetensors"), *bytes;
     size_t count;
@@ -94,7 +90,6 @@ FIXTURE_TEST(a_missing_or_broken_model_folder_is_named)
 
 FIXTURE_TEST(metrics_are_not_written_into_what_is_read)
 {
-    fixture *f = *state;
     char option[600], *before = test_read_file(f->data, &(size_t){0}), *after;
 
     snprintf(option, sizeof option, "--metrics.jsonl=%s", f->data);
@@ -108,7 +103,6 @@ FIXTURE_TEST(metrics_are_not_written_into_what_is_read)
 
 FIXTURE_TEST(a_run_that_diverges_ends_with_one_message)
 {
-    fixture *f = *state;
     program p;
 
     ends_with(f, "gradient norm nan: the run has diverged and stops here", "--optimizer.lr=1e30");
@@ -129,7 +123,6 @@ FIXTURE_TEST(a_run_that_diverges_ends_with_one_message)
 
 FIXTURE_TEST(a_killed_rank_is_named_and_nothing_is_left)
 {
-    fixture *f = *state;
     char tag[64], entry[96];
     pid_t ranks[16];
     program p;
@@ -152,7 +145,6 @@ FIXTURE_TEST(a_killed_rank_is_named_and_nothing_is_left)
 
 FIXTURE_TEST(an_interrupt_ends_every_rank)
 {
-    fixture *f = *state;
     pid_t left[16];
     char tag[64], entry[96];
     program p;

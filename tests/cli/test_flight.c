@@ -54,7 +54,6 @@ static void check_report(const fixture *f, const char *folder, const char *first
 
 FIXTURE_TEST(a_rank_that_is_killed_leaves_its_last_calls)
 {
-    const fixture *f = *state;
     char *folder = test_path(f->directory, "metrics.jsonl.flight");
     program p = start(f, "3", NULL);
 
@@ -87,7 +86,6 @@ static program start_and_stop(const fixture *f, const char *timeout)
 
 FIXTURE_TEST(a_rank_that_is_stuck_is_named_while_the_run_hangs)
 {
-    const fixture *f = *state;
     program p = start_and_stop(f, "--comm.timeout=100000");
 
     fixture_await(&p, "rank 2 is stopped");
@@ -101,7 +99,6 @@ FIXTURE_TEST(a_rank_that_is_stuck_is_named_while_the_run_hangs)
 
 FIXTURE_TEST(a_rank_that_is_stuck_is_named_after_the_timeout)
 {
-    const fixture *f = *state;
     program p = start_and_stop(f, "--comm.timeout=1");
 
     program_wait(&p);
@@ -112,7 +109,6 @@ FIXTURE_TEST(a_rank_that_is_stuck_is_named_after_the_timeout)
 
 FIXTURE_TEST(records_that_cannot_be_written_say_why)
 {
-    const fixture *f = *state;
     char *folder = test_path(f->directory, "taken"), key[300];
     program p;
 
@@ -130,7 +126,6 @@ FIXTURE_TEST(records_that_cannot_be_written_say_why)
 
 FIXTURE_TEST(a_single_process_shows_its_calls_when_it_is_asked)
 {
-    const fixture *f = *state;
     char *folder = test_path(f->directory, "own"), key[300], *text;
     program p;
 
@@ -151,7 +146,6 @@ FIXTURE_TEST(a_single_process_shows_its_calls_when_it_is_asked)
 
 FIXTURE_TEST(a_run_that_ends_well_or_is_refused_on_all_ranks_leaves_no_records)
 {
-    const fixture *f = *state;
     char *folder = test_path(f->directory, "metrics.jsonl.flight");
     struct stat info;
     program p;
@@ -166,7 +160,6 @@ FIXTURE_TEST(a_run_that_ends_well_or_is_refused_on_all_ranks_leaves_no_records)
 
 FIXTURE_TEST(what_is_no_record_is_an_error)
 {
-    const fixture *f = *state;
     program p = RUN(1, "flight", f->data);
 
     CHECK_CONTAINS(p.output, "is not the record of a rank's last calls (rank-N.flight)");

@@ -26,7 +26,6 @@ static void make_folder(fixture *f, const char *config, const char *tensor)
 /* Every door says it, and none takes memory for the sizes: a limit of the test's own would be in the way. */
 FIXTURE_TEST(sizes_that_no_file_fills_are_refused_at_every_door)
 {
-    fixture *f = *state;
     char path[600];
 
     make_folder(f, SIZES("1048576"), "model.norm.weight");
@@ -41,7 +40,6 @@ FIXTURE_TEST(sizes_that_no_file_fills_are_refused_at_every_door)
 
 FIXTURE_TEST(inspect_shows_names_without_harm)
 {
-    fixture *f = *state;
     program p;
 
     make_folder(f, SIZES("16"), "a\\u001b[2J");
@@ -53,7 +51,6 @@ FIXTURE_TEST(inspect_shows_names_without_harm)
 
 FIXTURE_TEST(what_is_no_file_is_named)
 {
-    fixture *f = *state;
     char *path = test_path(f->directory, "model/config.json");
 
     SAYS(1, "there is no '", "inspect", f->model);
@@ -67,8 +64,6 @@ FIXTURE_TEST(what_is_no_file_is_named)
 /* 2 is for what the command line alone shows to be wrong, whatever the folder. */
 FIXTURE_TEST(a_wrong_command_line_is_told_from_a_folder_that_does_not_fit)
 {
-    fixture *f = *state;
-
     SAYS(2, "--prompt is empty", "generate", "/nowhere", "--prompt", "");
     SAYS(2, "--tokens is '1,x': expected token ids", "generate", "/nowhere", "--tokens", "1,x");
     SAYS(2, "--tokens is '-1': expected token ids", "generate", "/nowhere", "--tokens", "-1");
@@ -81,7 +76,6 @@ FIXTURE_TEST(a_wrong_command_line_is_told_from_a_folder_that_does_not_fit)
 /* Small models too, though they get one thread only. */
 FIXTURE_TEST(generate_takes_the_front_door_s_device)
 {
-    fixture *f = *state;
     program p = RUN(0, "generate", REFERENCE "/models/tiny-llama", "--tokens", "1,2", "--max-new-tokens", "5"), q;
 
     setenv("FSDP_TEST_DEVICE", "sim", 1);
@@ -136,7 +130,6 @@ static void check_alike(fixture *f, const char *const *argv, const char *by_step
 
 FIXTURE_TEST(the_best_checkpoint_has_a_name_wherever_one_is_named)
 {
-    fixture *f = *state;
     char by_step[64], said[96];
     long best = train_past_the_best(f);
     program p;
@@ -179,7 +172,6 @@ static void check_quiet(const program *p)
 /* Those that succeed show them as errors do. */
 FIXTURE_TEST(no_path_moves_a_cursor_or_splits_a_line)
 {
-    fixture *f = *state;
     char *odd = test_path(f->directory, "a\x1b[31m\nb"), *kept = test_path(odd, "kept"),
          *model = test_path(odd, "model"), *metrics = test_path(odd, "m.jsonl"), *page = test_path(odd, "r.html"),
          *to = test_path(odd, "to"), *gguf = test_path(odd, "m.gguf"), *svg = test_path(odd, "s.svg"),

@@ -33,7 +33,6 @@ static void check_same(const fixture *f, const char *script, const char *expecte
 
 FIXTURE_TEST(ranks_and_prompts_from_anywhere_give_the_same_text)
 {
-    fixture *f = *state;
     char *text, *ids;
 
     train(f, "--training.steps=12");
@@ -58,7 +57,6 @@ FIXTURE_TEST(ranks_and_prompts_from_anywhere_give_the_same_text)
 /* At a temperature at which any byte may come. */
 FIXTURE_TEST(what_is_no_character_is_printed_as_one)
 {
-    fixture *f = *state;
     const char *at;
     char *text;
 
@@ -80,7 +78,6 @@ FIXTURE_TEST(what_is_no_character_is_printed_as_one)
 
 FIXTURE_TEST(a_text_ends_where_the_folder_says)
 {
-    fixture *f = *state;
     char *path, *ids, *all, json[64];
     int64_t third;
 
@@ -104,7 +101,6 @@ FIXTURE_TEST(a_text_ends_where_the_folder_says)
 
 FIXTURE_TEST(other_dtypes_are_computed_in)
 {
-    fixture *f = *state;
     char *text;
 
     train(f, "--training.steps=12");
@@ -115,7 +111,6 @@ FIXTURE_TEST(other_dtypes_are_computed_in)
 
 FIXTURE_TEST(a_reader_may_leave)
 {
-    fixture *f = *state;
     char *text;
 
     train(f, "--training.steps=1");
@@ -133,7 +128,6 @@ FIXTURE_TEST(a_reader_may_leave)
 /* Waits for the first tokens, so that ranks are there. */
 FIXTURE_TEST(an_interrupt_ends_all_ranks)
 {
-    fixture *f = *state;
     const char *const argv[] = {PROGRAM,    "generate", f->model, "--prompt", "The", "--max-new-tokens",
                                 "10000000", "-n",       "2",      NULL};
     char mark[64], *output = test_path(f->directory, "output");
@@ -155,7 +149,6 @@ FIXTURE_TEST(an_interrupt_ends_all_ranks)
 
 FIXTURE_TEST(wrong_command_lines_are_refused)
 {
-    fixture *f = *state;
     char *text;
 
     SAYS(2, "give either --prompt TEXT or --tokens", "generate", "/nowhere", "--prompt", "x", "--tokens", "1");

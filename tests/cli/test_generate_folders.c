@@ -45,7 +45,6 @@ FIXTURE_TEST(text_goes_through_the_folders_tokenizer)
     static const small_parts parts = {
         .added_tokens = "[{\"id\": 270, \"content\": \"<|end|>\", \"special\": true, \"single_word\": false, "
                         "\"lstrip\": false, \"rstrip\": false, \"normalized\": false}]"};
-    fixture *f = *state;
     fsdp_tokenizer *tokenizer = small_tokenizer(&parts);
     char *json = small_json(&parts), *other = test_path(f->directory, "other"), *text, *ids, *decoded;
 
@@ -88,7 +87,6 @@ FIXTURE_TEST(text_goes_through_the_folders_tokenizer)
 
 FIXTURE_TEST(a_checkpoint_is_read_like_a_folder)
 {
-    fixture *f = *state;
     char *folder = test_path(f->directory, "runs"), *step = test_path(f->directory, "runs/step-5"), *first, *other;
     saved s = {.model = f->model, .folder = folder, .step = 5, .factor = 1};
 
@@ -113,7 +111,6 @@ FIXTURE_TEST(a_checkpoint_is_read_like_a_folder)
 
 FIXTURE_TEST(a_checkpoint_that_does_not_fit_is_refused)
 {
-    fixture *f = *state;
     char *folder = test_path(f->directory, "runs"), *manifest = test_path(f->directory, "runs/step-5/manifest.json");
     saved s = {.model = f->model, .folder = folder, .step = 5, .factor = 1};
     char *output;

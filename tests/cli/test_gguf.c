@@ -98,7 +98,6 @@ TEST(tokenizers_of_sentencepiece_go_there_and_back)
 
 FIXTURE_TEST(a_file_is_known_by_its_content)
 {
-    fixture *f = *state;
     char *file = test_path(f->directory, "model.bin"), *back = test_path(f->directory, "back");
     char *text = test_path(f->directory, "text.gguf"), *empty = test_path(f->directory, "empty.gguf");
 
@@ -120,7 +119,6 @@ FIXTURE_TEST(a_file_is_known_by_its_content)
 /* What a killed writer has left has a name in the way of the next one. */
 FIXTURE_TEST(a_writer_that_was_killed_is_in_nobodys_way)
 {
-    fixture *f = *state;
     char *file = test_path(f->directory, "m.gguf"), *left = test_path(f->directory, "m.gguf.writing");
     int held;
 

@@ -13,7 +13,6 @@ static void check_trained(program *p)
 
 FIXTURE_TEST(a_config_may_come_through_a_pipe)
 {
-    fixture *f = *state;
     program p = program_run(
         f->directory, 0,
         (const char *const[]){"sh", "-c", "cat \"$1\" | \"$0\" train /dev/stdin -n 2", PROGRAM, f->config, NULL});
@@ -28,7 +27,6 @@ FIXTURE_TEST(a_config_may_come_through_a_pipe)
 /* Whoever opened it a second time would wait for a second writer. */
 FIXTURE_TEST(a_config_is_opened_once)
 {
-    fixture *f = *state;
     char *fifo = test_path(f->directory, "fifo"), *text;
     size_t bytes;
     program p;
@@ -48,7 +46,6 @@ FIXTURE_TEST(a_config_is_opened_once)
 
 FIXTURE_TEST(ranks_get_every_value_as_it_was_given)
 {
-    fixture *f = *state;
     char *data = test_path(f->directory, "it's \"a\"\n\t\xC3\xA9: [x], #1"), option[600], *line, *first;
     size_t bytes;
 
@@ -66,7 +63,6 @@ FIXTURE_TEST(ranks_get_every_value_as_it_was_given)
 
 FIXTURE_TEST(a_descriptor_that_is_no_config_is_refused)
 {
-    fixture *f = *state;
     program p = RUN(2, "train", "--as-rank=x");
 
     CHECK_CONTAINS(p.output, "--as-rank is 'x': expected an integer from 3");

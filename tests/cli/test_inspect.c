@@ -91,7 +91,6 @@ static void flip(const char *path)
 
 FIXTURE_TEST(a_checkpoint_is_listed_with_who_holds_what)
 {
-    fixture *f = *state;
     source s = make(f);
     char *step = test_path(s.folder, "step-7");
     program p = RUN(0, "inspect", step);
@@ -117,7 +116,6 @@ static int64_t integer_of(const json_t *object, const char *key)
 
 FIXTURE_TEST(a_checkpoint_is_listed_as_json)
 {
-    fixture *f = *state;
     source s = make(f);
     char *step = test_path(s.folder, "step-7");
     program p = RUN(0, "inspect", "--json", step);
@@ -144,7 +142,6 @@ FIXTURE_TEST(a_checkpoint_is_listed_as_json)
 
 FIXTURE_TEST(folders_and_files_of_weights_are_listed)
 {
-    fixture *f = *state;
     char *file = test_path(f->model, "model.safetensors");
     program p;
     json_t *all;
@@ -164,7 +161,6 @@ FIXTURE_TEST(folders_and_files_of_weights_are_listed)
 
 FIXTURE_TEST(an_adapter_is_described_and_a_value_that_is_not_finite_is_named)
 {
-    fixture *f = *state;
     char *adapter = test_path(f->directory, "adapter"), *weights = test_path(adapter, "adapter_model.safetensors");
     char *out = test_path(f->directory, "merged");
     const float bad = NAN;
@@ -199,7 +195,6 @@ FIXTURE_TEST(an_adapter_is_described_and_a_value_that_is_not_finite_is_named)
 
 FIXTURE_TEST(what_is_whole_is_said_to_be)
 {
-    fixture *f = *state;
     source s = make(f);
     char *step = test_path(s.folder, "step-7"), *file = test_path(f->model, "model.safetensors");
 
@@ -245,16 +240,15 @@ static void check_unread(const fixture *f, const char *first, const char *second
 
 FIXTURE_TEST(what_cannot_be_looked_at_is_counted_by_the_first_dtype)
 {
-    check_unread(*state, "F64", "F64", "all values are finite but for 2 of F64, which were not checked (");
-    check_unread(*state, "F64", "U64", "all values are finite but for 2 of F64 and others, which were not checked (");
-    check_unread(*state, "U64", "F64", "all values are finite but for 2 of U64 and others, which were not checked (");
+    check_unread(f, "F64", "F64", "all values are finite but for 2 of F64, which were not checked (");
+    check_unread(f, "F64", "U64", "all values are finite but for 2 of F64 and others, which were not checked (");
+    check_unread(f, "U64", "F64", "all values are finite but for 2 of U64 and others, which were not checked (");
 }
 
 FIXTURE_TEST(a_damaged_checkpoint_is_named)
 {
     static const char *const files[] = {"manifest.json", "config.json", "rank-00000-of-00003.safetensors",
                                         "rank-00002-of-00003.safetensors"};
-    fixture *f = *state;
     source s = make(f);
     char *step = test_path(s.folder, "step-7");
     program p;
@@ -281,7 +275,6 @@ FIXTURE_TEST(a_damaged_checkpoint_is_named)
 FIXTURE_TEST(a_damaged_file_beside_the_weights_is_named)
 {
     static const char *const names[] = {"tokenizer.json", "generation_config.json"};
-    fixture *f = *state;
 
     make(f);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -310,7 +303,6 @@ FIXTURE_TEST(a_config_of_another_model_is_found)
          "tensor 'model.embed_tokens.weight' has shape (256, 48), but the model's has (512, 48); and no parameter of "
          "the model is 'lm_head.weight': config.json says vocab_size 512: if the vocabulary was resized to 256, it"},
     };
-    fixture *f = *state;
     source s = make(f);
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -324,7 +316,6 @@ FIXTURE_TEST(a_config_of_another_model_is_found)
 FIXTURE_TEST(a_value_that_is_not_finite_is_named)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
-    fixture *f = *state;
     source s = make(f);
     char *path = test_path(f->model, "model.safetensors");
     size_t bytes;
@@ -358,7 +349,6 @@ FIXTURE_TEST(a_value_that_is_not_finite_is_named)
 
 FIXTURE_TEST(a_checkpoint_is_evaluated_as_the_folder_it_was_made_of)
 {
-    fixture *f = *state;
     source s = make(f);
     char *step = test_path(s.folder, "step-7"), loss[64];
     program p = RUN(0, "eval", f->model, "--data", f->data);
@@ -386,7 +376,6 @@ static void save_alone(fsdp_context *context, void *arg)
 
 FIXTURE_TEST(weights_without_a_config_are_read)
 {
-    fixture *f = *state;
     source s = {.f = f, .folder = f->model};
     program p;
 
@@ -405,7 +394,6 @@ FIXTURE_TEST(weights_without_a_config_are_read)
 
 FIXTURE_TEST(a_checkpoint_without_a_manifest_is_named)
 {
-    fixture *f = *state;
     source s = make(f);
     char *step = test_path(s.folder, "step-7"), *other = test_path(f->directory, "kept"), *manifest;
     const char *const folders[] = {step, other};

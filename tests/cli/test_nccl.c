@@ -130,7 +130,7 @@ static void check_each(fixture *f, const char *const (*list)[5], size_t count)
 
 FIXTURE_TEST(strategies_have_the_bits_of_exchanges_through_the_host)
 {
-    check_each(*state, strategies, FSDP__COUNT_OF(strategies));
+    check_each(f, strategies, FSDP__COUNT_OF(strategies));
 }
 
 static const char *const teams[][5] = {
@@ -142,7 +142,7 @@ static const char *const teams[][5] = {
 
 FIXTURE_TEST(teams_have_the_bits_of_exchanges_through_the_host)
 {
-    check_each(*state, teams, FSDP__COUNT_OF(teams));
+    check_each(f, teams, FSDP__COUNT_OF(teams));
 }
 
 /* What one carrier saved goes on by another, and on one rank, which exchanges nothing. */
@@ -150,7 +150,7 @@ FIXTURE_TEST(a_checkpoint_goes_on_by_another_carrier)
 {
     static const char *const by[] = {"--comm.carrier=staged", "--comm.carrier=peer", "--comm.carrier=nccl"};
     static const char *const two[] = {"-n", "2", NULL};
-    runs r = begin(*state);
+    runs r = begin(f);
     char export[600], folder[600];
 
     snprintf(export, sizeof export, "--export.path=%s", r.exported);
@@ -175,7 +175,7 @@ FIXTURE_TEST(nccl_may_add_in_its_own_order)
 {
     static const char *const cases[][4] = {
         {"-n", "3"}, {"-n", "2", "--parallelism.strategy=ddp"}, {"-n", "3", "--parallelism.strategy=zero2"}};
-    runs r = begin(*state);
+    runs r = begin(f);
     char export[2][600];
 
     snprintf(export[0], sizeof export[0], "--export.path=%s", r.exported);
@@ -193,7 +193,7 @@ FIXTURE_TEST(what_nccl_is_shown_changes_no_bits)
 {
     static const char *const three[] = {"-n", "3", "--training.steps=2", "--training.mixed_precision_param=bfloat16",
                                         NULL};
-    runs r = begin(*state);
+    runs r = begin(f);
     char export[2][600];
 
     snprintf(export[0], sizeof export[0], "--export.path=%s", r.exported);
@@ -212,7 +212,7 @@ FIXTURE_TEST(what_nccl_is_shown_changes_no_bits)
 FIXTURE_TEST(sums_by_nccl_are_refused_where_nccl_cannot_add)
 {
     static const char *const two[] = {"-n", "2", "--training.steps=1", "--comm.reduce=nccl", NULL};
-    runs r = begin(*state);
+    runs r = begin(f);
 
     SAYS(1, "comm.reduce: NCCL adds on GPUs, and this run computes on 'cpu': set training.device=cuda", two,
          "--training.device=cpu");
@@ -252,7 +252,7 @@ static program start_rank(const runs *r, int rank, const char *directory)
 FIXTURE_TEST(a_rank_that_is_killed_is_named_by_the_others)
 {
     static const char *const folders[] = {"zero", "one", "two"};
-    runs r = begin(*state);
+    runs r = begin(f);
     program p[3];
     int64_t killed;
 

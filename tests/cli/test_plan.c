@@ -72,7 +72,6 @@ FIXTURE_TEST(what_is_planned_for_gpus_is_what_a_run_on_them_reports)
 {
     static const char *const keys[] = {"--activation_checkpoint.mode=none", "--activation_checkpoint.mode=full",
                                        "--training.mixed_precision_param=bfloat16"};
-    fixture *f = *state;
 
     need_plugin();
     setenv("FSDP_FAKECUDA_DEVICES", "1", 1);
@@ -207,7 +206,7 @@ FIXTURE_TEST(a_plan_prices_exchanges_by_what_joins_the_gpus)
 {
     open_h100s();
     for (size_t i = 0; i < FSDP__COUNT_OF(joins); i++)
-        check_prices(*state, &joins[i]);
+        check_prices(f, &joins[i]);
     close_h100s();
 }
 
@@ -229,9 +228,9 @@ FIXTURE_TEST(changes_are_explained_by_the_same_prices_as_a_plan)
 
     open_h100s();
     for (size_t i = 0; i < FSDP__COUNT_OF(joins); i++) {
-        char *prices = write_prices(*state, &joins[i]);
-        json_t *plan = plan_of(*state, prices, "1", "100");
-        double seconds = explained_seconds(*state, prices);
+        char *prices = write_prices(f, &joins[i]);
+        json_t *plan = plan_of(f, prices, "1", "100");
+        double seconds = explained_seconds(f, prices);
 
         CHECK_NEAR(seconds / seconds_in(plan, "step_seconds"), 1, 1e-9);
         CHECK(seconds > faster); /* by each link than by the one before */

@@ -17,7 +17,6 @@ static void check_matches(const char *text, const char *pattern)
 
 FIXTURE_TEST(lines_have_units_that_fit_and_plurals_where_they_belong)
 {
-    fixture *f = *state;
     program p = RUN(0, "train", f->config, "--training.steps=1", "--training.local_batch_size=1");
 
     check_matches(p.output,
@@ -42,7 +41,6 @@ FIXTURE_TEST(lines_have_units_that_fit_and_plurals_where_they_belong)
 /* Nobody has asked for the loss of the step after which it stops. */
 FIXTURE_TEST(the_last_loss_is_that_of_the_last_step)
 {
-    fixture *f = *state;
     char expected[40];
     program p;
 
@@ -67,7 +65,6 @@ FIXTURE_TEST(the_last_loss_is_that_of_the_last_step)
 FIXTURE_TEST(what_a_rank_holds_of_parameters_is_the_same_where_a_run_goes_on)
 {
     static const char pattern[] = "; this one holds ";
-    fixture *f = *state;
     char *folder = test_path(f->directory, "steps"), line[200];
     program p;
 
@@ -91,7 +88,6 @@ FIXTURE_TEST(what_checkpoints_were_asked_for_is_told)
          "^train:  1 step; 2 of 2 blocks keep their input, attention and all products but the last for the backward$"},
         {"selective", "op", "^train:  1 step; 2 of 2 blocks keep their input, attention and every second product"},
     };
-    fixture *f = *state;
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         program p = RUN(0, "train", f->config, "--training.steps=1", "--export.path=", "--activation_checkpoint.mode",
@@ -108,7 +104,6 @@ FIXTURE_TEST(a_run_that_has_nothing_left_to_do_says_why)
         {"--export.path=", "^resume: from step 6 of .*: it was stopped early \\(training.early_stop is 2\\)$"},
         {"--training.steps=5", "^resume: .*: all steps are done .*, and the model is exported$"},
     };
-    fixture *f = *state;
     char folder[600];
 
     snprintf(folder, sizeof folder, "--checkpoint.folder=%s-checkpoints", f->model);
@@ -179,7 +174,6 @@ static char *train_on_terminal(fixture *f, const char *steps, int columns, int t
 FIXTURE_TEST(the_bar_fits_the_terminal)
 {
     static const int columns[] = {80, 41, 20, 5};
-    fixture *f = *state;
     size_t before;
 
     setenv("TERM", "xterm", 1);
@@ -197,7 +191,6 @@ FIXTURE_TEST(the_bar_fits_the_terminal)
 /* That of a run with a loss scale is the longest. */
 FIXTURE_TEST(lines_fit_a_terminal_and_the_bar_has_loss_and_speed)
 {
-    fixture *f = *state;
     size_t before;
     char *text;
 
@@ -218,7 +211,6 @@ FIXTURE_TEST(lines_fit_a_terminal_and_the_bar_has_loss_and_speed)
 
 FIXTURE_TEST(the_bar_follows_the_size_of_the_terminal)
 {
-    fixture *f = *state;
     size_t before;
     char *text;
 
@@ -234,7 +226,6 @@ FIXTURE_TEST(the_bar_follows_the_size_of_the_terminal)
 /* Of less than a MiB as of any other: a time that is one. */
 FIXTURE_TEST(small_files_have_a_bar_too)
 {
-    fixture *f = *state;
     size_t before;
     char *text;
 
@@ -250,7 +241,6 @@ FIXTURE_TEST(small_files_have_a_bar_too)
 
 FIXTURE_TEST(an_explanation_has_a_bar)
 {
-    fixture *f = *state;
     size_t before;
     char *text;
 
@@ -264,7 +254,6 @@ FIXTURE_TEST(an_explanation_has_a_bar)
 FIXTURE_TEST(a_dumb_terminal_gets_no_bar)
 {
     static const char *const terminals[] = {"dumb", "", NULL};
-    fixture *f = *state;
     size_t before;
 
     for (size_t i = 0; i < sizeof terminals / sizeof terminals[0]; i++) {
@@ -284,7 +273,6 @@ FIXTURE_TEST(a_dumb_terminal_gets_no_bar)
 FIXTURE_TEST(ranks_write_to_a_terminal_that_stops_others)
 {
     static const char *const commands[] = {"-n 2", "--sweep=training.seed=1,2 --sweep-folder=\"$2-sweep\""};
-    fixture *f = *state;
     char command[400];
     size_t before;
 

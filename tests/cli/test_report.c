@@ -7,7 +7,6 @@
 
 FIXTURE_TEST(two_runs_are_shown_side_by_side)
 {
-    fixture *f = *state;
     char *page = test_path(f->directory, "r.html"), *text;
     program p;
 
@@ -50,7 +49,6 @@ static void check_losses(const fsdp__recorded_run *run, int64_t count, int64_t c
  * does, which has its seed and nobody beside it. */
 FIXTURE_TEST(runs_that_write_to_one_file_at_once_and_again_are_not_mixed)
 {
-    fixture *f = *state;
     program a = start_run(f, "a", "--training.steps=12"), b = start_run(f, "b", "--training.steps=15");
     fsdp__recorded_runs runs = {0};
     fsdp__series losses[3];
@@ -81,7 +79,6 @@ FIXTURE_TEST(runs_that_write_to_one_file_at_once_and_again_are_not_mixed)
 
 FIXTURE_TEST(a_default_is_shown_with_its_value)
 {
-    fixture *f = *state;
     program p;
 
     RUN(0, "train", f->config, "--training.steps=5", "--optimizer.lr=0.01", "--optimizer.weight_decay=0.2");
@@ -131,7 +128,6 @@ static void stop_in_step(const program *p, pid_t rank)
  * the rank is stopped for longer than the run has lasted, so nothing else can have kept one as long. */
 FIXTURE_TEST(the_rank_that_a_step_waited_for_is_named)
 {
-    fixture *f = *state;
     char trace[300], folder[300], mark[64];
     const char *const argv[] = {PROGRAM,
                                 "train",
@@ -170,7 +166,6 @@ FIXTURE_TEST(the_rank_that_a_step_waited_for_is_named)
 
 FIXTURE_TEST(a_report_refuses_what_it_cannot_show)
 {
-    fixture *f = *state;
     program p = RUN(2, "report");
     char *text;
 
@@ -206,8 +201,6 @@ static void check_advice(fixture *f, const char *metrics, const char *network, c
 /* What a report advises is planned with the run's settings, its ranks and its machines. */
 FIXTURE_TEST(advice_has_its_price)
 {
-    fixture *f = *state;
-
     check_advice(f,
                  HEADER("\"model.preset\": \"llama-1m\", \"training.device\": \"cuda\", \"training.seq_len\": \"32\", "
                         "\"metrics.trace.path\": \"t.json\", \"parallelism.prefetch\": \"1\""),

@@ -130,7 +130,6 @@ static long number_behind(const char *output, const char *text)
 
 FIXTURE_TEST(a_rank_that_was_killed_costs_nothing_but_time)
 {
-    fixture *f = *state;
     run r = start(f, "killed", (const char *const[]){"-n", "2", "--max-restarts=1", NULL}), undisturbed;
     long step;
 
@@ -212,7 +211,6 @@ FIXTURE_TEST(teams_that_were_killed_while_they_saved_go_on_in_other_layouts)
         {"-n", "2", "--checkpoint.async_mode=disabled", HEADS, TEAM(2, 1), NULL},
         {"-n", "2", "--checkpoint.async_mode=async", HEADS, TEAM(1, 2), NULL},
     };
-    fixture *f = *state;
     run undisturbed, r = {.metrics_path = NULL};
     long step = 0;
 
@@ -238,7 +236,6 @@ FIXTURE_TEST(teams_that_were_killed_while_they_saved_go_on_in_other_layouts)
 
 FIXTURE_TEST(it_stops_when_no_restart_is_left)
 {
-    fixture *f = *state;
     run r = start(f, "stops", (const char *const[]){"-n", "2", "--max-restarts=1", NULL});
 
     fixture_await(&r.p, "saved:  step 10 ");
@@ -255,7 +252,6 @@ FIXTURE_TEST(it_stops_when_no_restart_is_left)
 FIXTURE_TEST(a_rank_that_was_told_to_end_is_not_started_again)
 {
     static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
-    fixture *f = *state;
 
     for (int i = 0; i < 3; i++) {
         run r = start(f, "told", (const char *const[]){"-n", "2", "--max-restarts=5", NULL});
@@ -272,7 +268,6 @@ FIXTURE_TEST(a_rank_that_was_told_to_end_is_not_started_again)
 /* The launcher hears of both at once: a rank has failed, and the user wants the run to end. */
 FIXTURE_TEST(what_has_failed_is_not_started_again_when_the_user_interrupts)
 {
-    fixture *f = *state;
     run r = start(f, "both", (const char *const[]){"-n", "2", "--max-restarts=5", NULL});
 
     await_step(&r, 2);
@@ -287,7 +282,6 @@ FIXTURE_TEST(what_has_failed_is_not_started_again_when_the_user_interrupts)
  * before an interruption. */
 FIXTURE_TEST(ranks_that_were_told_to_end_before_the_user_interrupts_have_ended_of_that)
 {
-    fixture *f = *state;
     run r = start(f, "told-before", (const char *const[]){"-n", "2", NULL});
     pid_t ranks[2];
 
@@ -328,7 +322,7 @@ FIXTURE_TEST(a_rank_that_stops_again_is_the_same_failure)
 {
     static const char *const more[] = {
         "-n", "4", "--max-restarts=2", "--min-ranks=1", "--training.local_batch_size=2", "--comm.timeout=2", NULL};
-    run r = start(*state, "stopped", more);
+    run r = start(f, "stopped", more);
     long step = end_twice(&r, SIGSTOP, "restart 2 of 2: 2 ranks (that failure came back) from step-");
 
     await_step(&r, step + 40);
@@ -342,7 +336,6 @@ FIXTURE_TEST(a_failure_that_comes_back_is_left_with_fewer_ranks)
     static const char *const more[] = {"-n", "4", "--max-restarts=2", "--min-ranks=1", "--training.local_batch_size=2",
                                        NULL};
     static const char *const two[] = {"-n", "2", "--training.local_batch_size=2", NULL};
-    fixture *f = *state;
     run r = start(f, "fewer", more), undisturbed;
     char command[1000];
     long step;
@@ -366,7 +359,6 @@ FIXTURE_TEST(where_no_fewer_ranks_will_do_that_is_said)
 {
     static const char *const more[] = {"-n", "4", "--max-restarts=2", "--min-ranks=3", "--training.local_batch_size=2",
                                        NULL};
-    fixture *f = *state;
     run r = start(f, "no-fewer", more);
     long step;
 
@@ -380,7 +372,6 @@ FIXTURE_TEST(where_no_fewer_ranks_will_do_that_is_said)
 
 FIXTURE_TEST(what_cannot_be_restarted_is_refused_at_once)
 {
-    fixture *f = *state;
     char *folder = test_path(f->directory, "checkpoints"), option[500];
 
     snprintf(option, sizeof option, "--checkpoint.folder=%s", folder);
@@ -405,7 +396,6 @@ FIXTURE_TEST(what_cannot_be_restarted_is_refused_at_once)
 
 FIXTURE_TEST(a_run_of_one_rank_is_restarted_too)
 {
-    fixture *f = *state;
     run r = start(f, "one", (const char *const[]){"--max-restarts=1", NULL});
 
     fixture_await(&r.p, "saved:  step 10 ");

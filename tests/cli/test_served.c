@@ -209,7 +209,6 @@ static void check_adapter(const char *folder)
 
 FIXTURE_TEST(a_trained_model_starts_in_their_loaders)
 {
-    fixture *f = *state;
     char *source = make_source(f), *out = test_path(f->directory, "out"), *saves = test_path(f->directory, "saves");
     char *back = test_path(f->directory, "back");
 
@@ -222,7 +221,6 @@ FIXTURE_TEST(a_trained_model_starts_in_their_loaders)
 
 FIXTURE_TEST(an_adapter_and_a_merged_model_start_in_their_loaders)
 {
-    fixture *f = *state;
     char *source = make_source(f), *adapter = test_path(f->directory, "adapter");
     char *merged = test_path(f->directory, "merged"), *tuned = test_path(f->directory, "tuned");
 
@@ -267,7 +265,6 @@ static fsdp_status write_split(fsdp_context *context, void *arg)
 /* A second, smaller model in the same folder leaves no part of the first behind. */
 FIXTURE_TEST(a_model_in_several_files_starts_in_their_loaders)
 {
-    fixture *f = *state;
     char *source = make_source(f), *out = test_path(f->directory, "split");
     splitting s = {source, out};
 

@@ -40,22 +40,21 @@ FIXTURE_TEST(one_process_starts_anew_with_a_short_spin)
         skip();
     unsetenv("GOMP_SPINCOUNT");
     unsetenv("OMP_WAIT_POLICY");
-    run_until(*state, "-n1", "GOMP_SPINCOUNT=3000", 1);
-    run_until(*state, "-n2", "GOMP_SPINCOUNT=3000", 2);
+    run_until(f, "-n1", "GOMP_SPINCOUNT=3000", 1);
+    run_until(f, "-n2", "GOMP_SPINCOUNT=3000", 2);
 }
 
 FIXTURE_TEST(what_the_user_says_stands)
 {
     setenv("GOMP_SPINCOUNT", "77", 1);
-    run_until(*state, "-n1", "GOMP_SPINCOUNT=77", 1);
-    run_until(*state, "-n2", "GOMP_SPINCOUNT=77", 2);
+    run_until(f, "-n1", "GOMP_SPINCOUNT=77", 1);
+    run_until(f, "-n2", "GOMP_SPINCOUNT=77", 2);
     unsetenv("GOMP_SPINCOUNT");
 }
 
 /* A pipe can be read once. */
 FIXTURE_TEST(it_starts_anew_before_it_reads_anything)
 {
-    fixture *f = *state;
     char script[700];
     program p;
 
@@ -66,7 +65,6 @@ FIXTURE_TEST(it_starts_anew_before_it_reads_anything)
 
 FIXTURE_TEST(the_key_of_threads_wins_over_the_environment)
 {
-    fixture *f = *state;
     program p = RUN(0, "train", f->config, "--training.steps=1", "--training.threads=3");
 
     CHECK_CONTAINS(p.output, "3 threads each");

@@ -18,7 +18,6 @@ static void unset_open_mpi(void)
 
 FIXTURE_TEST(another_number_of_ranks_than_were_started_is_refused)
 {
-    fixture *f = *state;
     const char *sanitizer = getenv("ASAN_OPTIONS");
     char options[600];
 
@@ -47,8 +46,6 @@ FIXTURE_TEST(another_number_of_ranks_than_were_started_is_refused)
 
 FIXTURE_TEST(a_started_rank_becomes_the_program)
 {
-    fixture *f = *state;
-
     set_open_mpi("2", "3");
     SAYS(0, "2 of 3", "run", "--", "sh", "-c", "echo $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE $GOMP_SPINCOUNT");
     SAYS(0, "2 of 3", "run", "-n", "3", "--", "sh", "-c", "echo $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE");
@@ -59,7 +56,6 @@ FIXTURE_TEST(a_started_rank_becomes_the_program)
 
 FIXTURE_TEST(torchrun_s_words_are_understood)
 {
-    fixture *f = *state;
     char expected[40];
     cpu_set_t cores;
 
@@ -97,8 +93,6 @@ FIXTURE_TEST(torchrun_s_words_are_understood)
 
 FIXTURE_TEST(words_of_torchrun_count_where_the_program_starts_its_own_ranks)
 {
-    fixture *f = *state;
-
     SAYS(0, "ranks:  2,", "train", f->config, "--nproc_per_node", "2", "--nnodes=1");
     SAYS(0, "ranks:  2,", "train", f->config, "--nproc-per-node=2", "--standalone", "-n", "2");
     SAYS(0, "perplexity", "eval", f->model, "--data", f->data, "--nproc_per_node=2");
@@ -136,7 +130,6 @@ static void run_two(fixture *f, const char *elsewhere, const char *const *first,
 /* Rank 0 says why before they meet, and rank 1 says that it has heard it from rank 0. */
 FIXTURE_TEST(a_degree_that_does_not_divide_ranks_is_told_before_they_meet)
 {
-    fixture *f = *state;
     const char *line[] = {PROGRAM, "train", f->config, "--parallelism.tensor_parallel_degree=3", NULL};
     char *elsewhere = test_path(f->directory, "elsewhere");
     program first, second;
@@ -174,7 +167,6 @@ static void check_told(fixture *f, const char *const *first, const char *const *
 
 FIXTURE_TEST(a_rank_with_another_command_line_is_told)
 {
-    fixture *f = *state;
     const char *const train[] = {PROGRAM, "train", f->config, "--data.path=a\nb", "--data.path=c", NULL};
     const char *const eval[] = {PROGRAM, "eval", f->model, "--data", f->data, NULL};
     const char *const generate[] = {PROGRAM, "generate", f->model, "--tokens=1", NULL};
@@ -196,7 +188,6 @@ FIXTURE_TEST(a_rank_with_another_command_line_is_told)
 /* A folder and data may lie elsewhere: what is there is compared. */
 FIXTURE_TEST(paths_of_what_each_rank_reads_may_differ)
 {
-    fixture *f = *state;
     char *other = test_path(f->directory, "other"), *second = test_path(f->directory, "second");
     program a, b;
 
@@ -216,7 +207,6 @@ FIXTURE_TEST(paths_of_what_each_rank_reads_may_differ)
 /* Who cannot join says so to the others, who may be there already or come later. */
 FIXTURE_TEST(a_rank_that_cannot_join_is_not_waited_for)
 {
-    fixture *f = *state;
     char *second = test_path(f->directory, "second");
     program a, b;
 
@@ -255,7 +245,6 @@ static void check_title(pid_t pid, const char *expected)
 
 FIXTURE_TEST(the_list_of_processes_shows_ranks_and_runs)
 {
-    fixture *f = *state;
     char mark[200], expected[300];
     const char *const line[] = {PROGRAM, "train", f->config, "--training.steps=1000000", "--metrics.log_freq=1",
                                 "-n",    "2",     NULL};
@@ -284,7 +273,6 @@ FIXTURE_TEST(the_list_of_processes_shows_ranks_and_runs)
 /* Only rank 0 can see the config. */
 FIXTURE_TEST(the_config_is_read_by_rank_0_alone)
 {
-    fixture *f = *state;
     const char *const line[] = {PROGRAM, "train", "config.yaml", "--training.threads=2", NULL};
     char *elsewhere = test_path(f->directory, "elsewhere");
     program a, b;

@@ -36,7 +36,6 @@ static program start_and_stop(fixture *f, const char *steps, const char *timeout
 
 FIXTURE_TEST(one_message_says_who_was_stopped)
 {
-    fixture *f = *state;
     char expected[128];
     pid_t stopped;
     program p = start_and_stop(f, "--training.steps=1000000", "--comm.timeout=1", &stopped);
@@ -57,7 +56,6 @@ FIXTURE_TEST(one_message_says_who_was_stopped)
 
 FIXTURE_TEST(a_run_that_was_stopped_goes_on_as_if_nothing_had_been)
 {
-    fixture *f = *state;
     const char *const undisturbed[] = {PROGRAM, "train", f->config, "-n", "2", "--training.steps=300", NULL};
     program first = program_run(f->directory, 0, undisturbed), p;
     char *loss = strstr(first.output, "; loss ");
@@ -79,14 +77,13 @@ FIXTURE_TEST(a_rank_that_a_debugger_holds_is_told_as_such)
 {
     const char *const argv[] = {PROGRAM,
                                 "train",
-                                ((fixture *)*state)->config,
+                                ((fixture *)f)->config,
                                 "-n",
                                 "2",
                                 "--training.steps=1000000",
                                 "--comm.timeout=1000",
                                 "--metrics.log_freq=1",
                                 NULL};
-    fixture *f = *state;
     pid_t held;
     program p = start_two(f, argv, "step: ", &held);
     bool holds = ptrace(PTRACE_ATTACH, held, NULL, NULL) == 0 && waitpid(held, NULL, __WALL) == held;
@@ -118,7 +115,6 @@ FIXTURE_TEST(eval_and_generate_wait_as_long_as_they_are_told)
     enum {
         TOKENS = 8 << 20
     };
-    fixture *f = *state;
     uint16_t *tokens = calloc(TOKENS, sizeof *tokens); /* as they lie in a file without a header */
     char *data = test_path(f->directory, "long.bin");
     const char *const train[] = {PROGRAM, "train", f->config, "--training.steps=1", NULL};
@@ -147,7 +143,6 @@ FIXTURE_TEST(eval_and_generate_wait_as_long_as_they_are_told)
 
 FIXTURE_TEST(a_timeout_that_is_none_is_refused)
 {
-    fixture *f = *state;
     const char *const commands[] = {"eval", "generate"};
 
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {

@@ -27,7 +27,6 @@ static bool has(const fixture *f, const char *name)
 
 FIXTURE_TEST(each_combination_is_a_run_with_a_row)
 {
-    fixture *f = *state;
     char *folder = folder_of(f);
     const char *const argv[] = {PROGRAM,
                                 "train",
@@ -66,7 +65,6 @@ FIXTURE_TEST(each_combination_is_a_run_with_a_row)
 
 FIXTURE_TEST(a_run_that_fails_is_a_row)
 {
-    fixture *f = *state;
     char *folder = folder_of(f);
     const char *const argv[] = {
         PROGRAM, "train", f->config, "--sweep=optimizer.lr=1e30,1e-3", folder, "--training.steps=5", NULL};
@@ -81,7 +79,6 @@ FIXTURE_TEST(a_run_that_fails_is_a_row)
 
 FIXTURE_TEST(runs_without_metrics_are_not_among_those_to_compare)
 {
-    fixture *f = *state;
     char *folder = folder_of(f), *values;
     const char *argv[] = {PROGRAM, "train", f->config, NULL, folder, "--training.steps=2", NULL};
     program p;
@@ -102,7 +99,6 @@ FIXTURE_TEST(runs_without_metrics_are_not_among_those_to_compare)
 
 FIXTURE_TEST(an_interruption_ends_it_and_it_goes_on)
 {
-    fixture *f = *state;
     char *folder = folder_of(f);
     const char *const argv[] = {PROGRAM,
                                 "train",
@@ -201,7 +197,7 @@ static void end_family(family *all)
 FIXTURE_TEST(a_sweep_whose_run_is_stopped_can_be_ended)
 {
     for (int ranks = 1; ranks <= 2; ranks++) {
-        family all = start_family(*state, ranks);
+        family all = start_family(f, ranks);
 
         CHECK_EQ(kill(all.all[1], SIGSTOP), 0);
         await_stopped(all.all[1], true);
@@ -212,7 +208,7 @@ FIXTURE_TEST(a_sweep_whose_run_is_stopped_can_be_ended)
 FIXTURE_TEST(a_sweep_stops_and_goes_on_with_its_run)
 {
     for (int ranks = 1; ranks <= 2; ranks++) {
-        family all = start_family(*state, ranks);
+        family all = start_family(f, ranks);
 
         for (int round = 0; round < 2; round++) {
             if (round == 1) { /* it is stopped already */
@@ -233,7 +229,7 @@ FIXTURE_TEST(a_sweep_stops_and_goes_on_with_its_run)
 FIXTURE_TEST(a_run_of_a_sweep_gets_what_the_sweep_is_asked_for)
 {
     for (int ranks = 1; ranks <= 2; ranks++) {
-        family all = start_family(*state, ranks);
+        family all = start_family(f, ranks);
 
         CHECK_EQ(kill(all.sweep.pid, SIGUSR1), 0);
         fixture_await(&all.sweep, "saved:  step ");
@@ -246,7 +242,6 @@ FIXTURE_TEST(a_run_of_a_sweep_gets_what_the_sweep_is_asked_for)
 
 FIXTURE_TEST(a_sweep_ignores_what_was_ignored_at_its_start)
 {
-    fixture *f = *state;
     char *folder = folder_of(f);
     program p = program_start(f->directory,
                               (const char *const[]){"env", "--ignore-signal=HUP", PROGRAM, "train", f->config, folder,
@@ -262,7 +257,6 @@ FIXTURE_TEST(a_sweep_ignores_what_was_ignored_at_its_start)
 
 FIXTURE_TEST(a_sweep_waits_for_its_runs_although_children_were_ignored)
 {
-    fixture *f = *state;
     char *folder = folder_of(f);
     program p = program_run(f->directory, 0,
                             (const char *const[]){"env", "--ignore-signal=CHLD", PROGRAM, "train", f->config, "-n2",
@@ -275,7 +269,6 @@ FIXTURE_TEST(a_sweep_waits_for_its_runs_although_children_were_ignored)
 
 FIXTURE_TEST(the_line_to_compare_them_can_be_copied)
 {
-    fixture *f = *state;
     char *folder, *line, *end, *command;
     program p;
 
@@ -345,8 +338,8 @@ static void end_traced_run(fixture *f, bool ended)
 
 FIXTURE_TEST(a_run_that_a_debugger_has_is_not_waited_for)
 {
-    end_traced_run(*state, true);
-    end_traced_run(*state, false);
+    end_traced_run(f, true);
+    end_traced_run(f, false);
 }
 
 /* ---- what is no sweep ---- */
@@ -364,8 +357,6 @@ static void refuses(fixture *f, int status, const char *sweep, const char *more,
 
 FIXTURE_TEST(what_is_no_sweep_is_refused_before_it_runs)
 {
-    fixture *f = *state;
-
     refuses(f, 2, "--sweep=optimizer.lr", NULL, "expected section.key=value,value, such as optimizer.lr=1e-4,3e-4");
     refuses(f, 2, "--sweep=export.path=a,b", NULL, "--sweep: runs that differ in export.path alone are equal");
     refuses(f, 2, "--sweep=metrics.jsonl=a,b", NULL, "sweep another key");
@@ -384,7 +375,6 @@ FIXTURE_TEST(what_is_no_sweep_is_refused_before_it_runs)
 
 FIXTURE_TEST(a_folder_of_other_keys_is_refused)
 {
-    fixture *f = *state;
     char *folder = folder_of(f);
     const char *const argv[] = {PROGRAM, "train", f->config, "--sweep=optimizer.lr=1e-3", folder, "--training.steps=2",
                                 NULL};
@@ -397,7 +387,6 @@ FIXTURE_TEST(a_folder_of_other_keys_is_refused)
 
 FIXTURE_TEST(a_sweep_whose_folder_has_another_path_goes_on)
 {
-    fixture *f = *state;
     char *moved = test_path(f->directory, "moved"), *path = test_path(f->directory, "sweep"), *first, *last;
     char *const option = folder_of(f);
     const char *argv[] = {PROGRAM,
@@ -431,7 +420,6 @@ FIXTURE_TEST(a_sweep_whose_folder_has_another_path_goes_on)
 
 FIXTURE_TEST(a_note_in_the_config_of_a_run_stays_when_it_goes_on)
 {
-    fixture *f = *state;
     char *const option = folder_of(f), *config = test_path(f->directory, "sweep/optimizer.lr=1e-3/config.yaml"), *text;
     const char *argv[] = {PROGRAM, "train", f->config, "--sweep=optimizer.lr=1e-3", option, "--training.steps=2", NULL};
     FILE *file;
@@ -451,7 +439,6 @@ FIXTURE_TEST(a_note_in_the_config_of_a_run_stays_when_it_goes_on)
 /* A run's config has no folder of caches that nobody has named: each start uses the one of its user. */
 FIXTURE_TEST(a_sweep_goes_on_with_another_folder_of_caches)
 {
-    fixture *f = *state;
     char *const option = folder_of(f), *config = test_path(f->directory, "sweep/optimizer.lr=1e-3/config.yaml"),
                 *kept = test_path(f->directory, "sweep/optimizer.lr=1e-3/checkpoints/step-1/config.yaml"), *text;
     const char *const argv[] = {PROGRAM,
@@ -486,7 +473,6 @@ FIXTURE_TEST(a_sweep_goes_on_with_another_folder_of_caches)
 
 FIXTURE_TEST(a_folder_of_another_sweep_that_runs_is_refused)
 {
-    fixture *f = *state;
     char *path = test_path(f->directory, "sweep");
     int held;
 

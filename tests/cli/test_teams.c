@@ -40,7 +40,6 @@ static void train_teams(const fixture *f, const files *n)
 
 FIXTURE_TEST(a_checkpoint_names_its_mesh_and_what_each_dimension_cuts)
 {
-    fixture *f = *state;
     files n = name_files(f);
     program p;
 
@@ -58,7 +57,6 @@ FIXTURE_TEST(a_checkpoint_names_its_mesh_and_what_each_dimension_cuts)
 
 FIXTURE_TEST(copies_and_fused_weights_are_told_apart)
 {
-    fixture *f = *state;
     files n = name_files(f);
     program p;
 
@@ -109,7 +107,6 @@ static void save_reordered(fsdp_context *context, void *arg)
 
 FIXTURE_TEST(a_mesh_of_ranks_in_another_order_is_described_as_it_is)
 {
-    fixture *f = *state;
     char *folder = test_path(f->directory, "reordered");
     program p;
 
@@ -123,7 +120,6 @@ FIXTURE_TEST(a_mesh_of_ranks_in_another_order_is_described_as_it_is)
 /* Whatever is made of the checkpoint of teams is what is made of their export, to the bit. */
 FIXTURE_TEST(a_checkpoint_of_teams_converts_to_everything)
 {
-    fixture *f = *state;
     files n = name_files(f);
 
     train_teams(f, &n);
@@ -139,7 +135,6 @@ FIXTURE_TEST(a_checkpoint_of_teams_converts_to_everything)
 
 FIXTURE_TEST(a_report_tells_what_teams_wait_for_from_gathers_of_parameters)
 {
-    fixture *f = *state;
     files n = name_files(f);
     char *page = test_path(f->directory, "report.html"), *text;
 
@@ -159,7 +154,6 @@ static const json_t *variant(const json_t *all, size_t i)
 
 FIXTURE_TEST(compare_tries_teams_beside_ranks_by_themselves_on_the_same_data)
 {
-    fixture *f = *state;
     program p = RUN(0, "compare", f->config, "-n", "2", "--model.n_heads=4", "--model.n_kv_heads=2", "--steps=1",
                     "--rounds=1", "--worlds=2", "--strategies=fsdp2,fsdp2:tp2,ddp:cp2", "--json");
     json_t *all = CHECK_PTR(json_loads(p.output, 0, NULL));
@@ -198,7 +192,6 @@ FIXTURE_TEST(what_a_model_excludes_is_said_before_ranks_are_started)
         {"2", {"--training.seq_len=1000", "--model.n_heads=4", TP}, "training.seq_len 1000 is more than the "},
     };
     static const char *const commands[] = {"train", "explain", "plan"};
-    fixture *f = *state;
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (size_t c = 0; c < sizeof commands / sizeof *commands; c++) {
@@ -216,7 +209,6 @@ FIXTURE_TEST(moments_of_bytes_that_a_team_would_cut_are_refused_before_ranks_are
 #define BYTES                                                                                        \
     f->config, "-n", "2", "--model.n_heads=4", "--model.n_kv_heads=2", "--optimizer.name=adamw8bit", \
         "--parallelism.tensor_parallel_degree=2", "--training.steps=1", "--checkpoint.folder="
-    fixture *f = *state;
     static const char *const commands[] = {"train", "explain", "compare"};
     program p;
 
@@ -237,8 +229,6 @@ FIXTURE_TEST(moments_of_bytes_that_a_team_would_cut_are_refused_before_ranks_are
 
 FIXTURE_TEST(keys_without_a_meaning_for_ranks_by_themselves_are_told)
 {
-    fixture *f = *state;
-
     SAYS(0, "parallelism.sequence_parallel false changes nothing: parallelism.tensor_parallel_degree is 1\n", "train",
          SMALL, "--parallelism.sequence_parallel=false");
     SAYS(0, "parallelism.loss_parallel false changes nothing", "train", SMALL, "-n", "2",
@@ -249,8 +239,6 @@ FIXTURE_TEST(keys_without_a_meaning_for_ranks_by_themselves_are_told)
 
 FIXTURE_TEST(generation_has_no_sequence_to_cut)
 {
-    fixture *f = *state;
-
     SAYS(2, "generate: there is no --context-parallel: tokens are made one at a time", "generate", f->model,
          "--prompt=a", "--context-parallel=2");
 }

@@ -14,7 +14,6 @@ static void write_tokenizer(const fixture *f)
 
 FIXTURE_TEST(text_becomes_a_file_of_tokens)
 {
-    fixture *f = *state;
     char *text = test_path(f->directory, "a.txt"), *out = test_path(f->directory, "out.bin");
     char *lines = test_path(f->directory, "a.jsonl");
     fsdp_tokens *tokens = NULL;
@@ -43,8 +42,6 @@ FIXTURE_TEST(text_becomes_a_file_of_tokens)
 
 FIXTURE_TEST(a_wrong_command_line_is_said_to_be)
 {
-    fixture *f = *state;
-
     SAYS(0, "fsdp tokenize IN... -o OUT.bin --tokenizer FOLDER", "tokenize", "--help");
     SAYS(2, "tokenize: no file of text given", "tokenize", "-o", "x.bin");
     SAYS(2, "tokenize: -o OUT.bin, or --show N, is missing", "tokenize", f->data);

@@ -31,7 +31,6 @@ static double metric(const char *path, int step, const char *key)
 
 FIXTURE_TEST(trains_exports_inspects_and_generates)
 {
-    fixture *f = *state;
     program p = RUN(0, "train", f->config, "-n", "3", "--training.global_batch_size=24");
     char *first;
 
@@ -67,7 +66,6 @@ FIXTURE_TEST(trains_exports_inspects_and_generates)
 
 FIXTURE_TEST(goes_on_from_an_exported_folder)
 {
-    fixture *f = *state;
     char path[600], out[600];
     double loss;
 
@@ -84,7 +82,6 @@ FIXTURE_TEST(goes_on_from_an_exported_folder)
 /* The folder says what kind of model it is, the config how large. */
 FIXTURE_TEST(a_folder_without_its_weights_may_change_its_sizes)
 {
-    fixture *f = *state;
     char path[600];
 
     RUN(0, "train", f->config, "--training.steps=1");
@@ -100,7 +97,6 @@ FIXTURE_TEST(a_folder_without_its_weights_may_change_its_sizes)
  */
 FIXTURE_TEST(a_folder_that_drops_in_attention_needs_a_rate)
 {
-    fixture *f = *state;
     char *folder = test_path(f->directory, "gpt2"), *file = test_path(f->directory, "gpt2/config.json"), path[600];
     const char *config = "{\"model_type\": \"gpt2\", \"vocab_size\": 256, \"n_positions\": 64, \"n_embd\": 32, "
                          "\"n_layer\": 2, \"n_head\": 2}";
@@ -132,7 +128,6 @@ FIXTURE_TEST(text_beside_a_tokenizer_goes_through_it)
     static const char *const says[] = {"\ntext:   its bytes are its tokens\n",
                                        "has 270 tokens, but the model has a vocabulary of 256",
                                        "\ntext:   its bytes are its tokens\n"};
-    fixture *f = *state;
     char *file = test_path(f->directory, "model/tokenizer.json"),
          *json = small_json(&(small_parts){.normalizer = NULL});
     char path[600], cache[600];
@@ -167,7 +162,6 @@ FIXTURE_TEST(a_model_with_weights_and_no_tokenizer_is_told_that_it_gets_bytes)
         {"300", "--model.preset=", "--model.init=random", false},
         {"256", "--model.preset=", "--data.tokenizer=", false},
     };
-    fixture *f = *state;
     char path[600], vocabulary[40], *config = test_path(f->directory, "tune.yaml"), text[2000];
     program p;
 
@@ -205,7 +199,6 @@ static void check_epoch_line(const char *output, long long tokens_per_step)
 
 FIXTURE_TEST(data_that_is_doubtful_or_begins_again_is_told)
 {
-    fixture *f = *state;
     char option[600], *bin = test_path(f->directory, "text.bin"), *text;
     size_t bytes;
     program p = RUN(0, "train", f->config, "--training.steps=200", "--metrics.log_freq=200");
@@ -240,7 +233,6 @@ FIXTURE_TEST(data_that_is_doubtful_or_begins_again_is_told)
 
 FIXTURE_TEST(the_same_run_gives_the_same_bits)
 {
-    fixture *f = *state;
     char *file = test_path(f->model, "model.safetensors"), *first, *second;
     size_t first_bytes, second_bytes;
 
@@ -255,7 +247,6 @@ FIXTURE_TEST(the_same_run_gives_the_same_bits)
 /* A schedule that is planned and saved, replayed, and planned at the start. */
 FIXTURE_TEST(a_planned_schedule_changes_no_bit)
 {
-    fixture *f = *state;
     char *file = test_path(f->model, "model.safetensors"), *schedule = test_path(f->directory, "schedule.json");
     char option[300], *first, *other;
     size_t first_bytes, bytes;
@@ -284,7 +275,6 @@ FIXTURE_TEST(a_planned_schedule_changes_no_bit)
 
 FIXTURE_TEST(text_prompts_need_a_tokenizer_or_bytes)
 {
-    fixture *f = *state;
     program p = RUN(1, "generate", REFERENCE "/models/tiny-gpt2", "--prompt", "x");
 
     CHECK_CONTAINS(p.output, "has no tokenizer");
@@ -294,7 +284,6 @@ FIXTURE_TEST(text_prompts_need_a_tokenizer_or_bytes)
 
 FIXTURE_TEST(runs_a_program_of_ones_own)
 {
-    fixture *f = *state;
     program p =
         RUN(0, "run", "-n", "3", "--", "sh", "-c", "echo \"<$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE>\"");
 
@@ -307,7 +296,6 @@ FIXTURE_TEST(runs_a_program_of_ones_own)
 /* Start-up is measured, not asserted: a busy machine is no failure. */
 FIXTURE_TEST(prints_how_long_the_first_step_takes)
 {
-    fixture *f = *state;
     struct timespec a, b;
     program p;
 
@@ -321,7 +309,6 @@ FIXTURE_TEST(prints_how_long_the_first_step_takes)
 
 FIXTURE_TEST(shows_what_happens_to_each_group)
 {
-    fixture *f = *state;
     program p = RUN(0, "train", f->config, "-n", "2", "--training.steps=1", "--export.path=", "--comm.trace=true");
 
     CHECK_CONTAINS(p.output, "[rank 0] unshard '' (forward)");

@@ -7,7 +7,6 @@
 
 FIXTURE_TEST(help_and_version_are_no_errors)
 {
-    fixture *f = *state;
     program p;
 
     SAYS(0, "fsdp 0.", "--version");
@@ -48,7 +47,6 @@ static size_t widest(const char *text)
 FIXTURE_TEST(every_help_fits_80_columns)
 {
     static const char command[] = "\n  fsdp ";
-    fixture *f = *state;
     program all = RUN(0, "--help");
     int count = 0;
 
@@ -71,7 +69,6 @@ FIXTURE_TEST(every_help_fits_80_columns)
 
 FIXTURE_TEST(a_wrong_command_line_is_status_2)
 {
-    fixture *f = *state;
     program p = program_run(f->directory, 2, (const char *const[]){PROGRAM, NULL});
 
     CHECK_CONTAINS(p.output, "fsdp train CONFIG.yaml");
@@ -113,7 +110,6 @@ FIXTURE_TEST(explain_reads_no_weights)
         "{\"model_type\": \"llama\", \"hidden_size\": 8192, \"intermediate_size\": 28672, \"num_attention_heads\": 64, "
         "\"num_hidden_layers\": 40, \"num_key_value_heads\": 8, \"rms_norm_eps\": 1e-05, \"vocab_size\": 128256, "
         "\"max_position_embeddings\": 8192, \"rope_theta\": 500000.0, \"tie_word_embeddings\": false}";
-    fixture *f = *state;
     char *folder = test_directory(), *file = test_path(folder, "config.json");
     program p;
 
@@ -135,7 +131,6 @@ static void check_told_once(fixture *f, const char *svg)
 
 FIXTURE_TEST(plan_tells_and_refuses)
 {
-    fixture *f = *state;
     char *prices = test_path(f->directory, "prices.json"), *schedule = test_path(f->directory, "schedule.json"),
          *svg = test_path(f->directory, "memory.svg");
     program p;
@@ -188,7 +183,6 @@ FIXTURE_TEST(plan_tells_and_refuses)
 FIXTURE_TEST(a_config_that_plans_its_schedule_is_told_about)
 {
     static const char blocks[] = "warning: parallelism.schedule plan is planned by the times of a device";
-    fixture *f = *state;
 
     SAYS(0, "strategy fsdp2, units by a schedule, computed in ", "explain", "llama-1m", "--seq-len=32",
          "--device=cuda:H100", "--parallelism.schedule=plan");
@@ -209,8 +203,6 @@ FIXTURE_TEST(a_config_that_plans_its_schedule_is_told_about)
 
 FIXTURE_TEST(a_dash_is_no_file)
 {
-    const fixture *f = *state;
-
     SAYS(1, "--svg: '-' is standard output, where the command itself prints: name a file", "explain", "llama-1m",
          "--svg=-");
     SAYS(2, "explain: '-' is standard input, which is not read here: name a file ('./-')", "explain", "-");
@@ -220,7 +212,6 @@ FIXTURE_TEST(a_dash_is_no_file)
 
 FIXTURE_TEST(explain_tells_and_refuses)
 {
-    fixture *f = *state;
     char *svg = test_path(f->directory, "rows.svg"), *text, *toml;
 
     SAYS(0, "llama-1m: 1,000,576 parameters in 5 units, 2 ranks", "explain", "llama-1m");
@@ -273,7 +264,6 @@ FIXTURE_TEST(explain_tells_and_refuses)
 
 FIXTURE_TEST(a_picture_replaces_only_a_picture)
 {
-    fixture *f = *state;
     char *text;
 
     SAYS(1, "data.txt' exists and is no SVG picture: name another file, or remove it", "explain", "llama-1m", "--svg",
@@ -287,7 +277,6 @@ FIXTURE_TEST(a_picture_replaces_only_a_picture)
 /* As an export does: where a link leads is written, and it is still one. */
 FIXTURE_TEST(a_picture_is_written_through_a_link)
 {
-    fixture *f = *state;
     char *folder = test_path(f->directory, "elsewhere"), *link = test_path(f->directory, "link.svg"), *picture, *text;
     struct stat info;
 
@@ -308,7 +297,6 @@ FIXTURE_TEST(a_picture_is_written_through_a_link)
 
 FIXTURE_TEST(options_stand_anywhere_and_win_over_the_file)
 {
-    fixture *f = *state;
     program p = RUN(0, "train", "--training.steps=7", "--print-config", f->config, "--optimizer.lr=0.5");
 
     CHECK_CONTAINS(p.output, "  steps: 7\n");
@@ -324,8 +312,6 @@ FIXTURE_TEST(options_stand_anywhere_and_win_over_the_file)
 
 FIXTURE_TEST(a_list_of_the_command_line_is_one)
 {
-    fixture *f = *state;
-
     SAYS(0, "  path: a.txt\n", "train", f->config, "--print-config", "--data.path=a.txt");
     SAYS(0, "  path: [a.txt, 'b c.txt', d.txt, e.txt]\n", "train", "--data.path", "a.txt", f->config, "--print-config",
          "--data.path=['b c.txt', d.txt]", "--data.path", "e.txt");
@@ -339,7 +325,6 @@ FIXTURE_TEST(a_list_of_the_command_line_is_one)
 
 FIXTURE_TEST(a_config_that_cannot_be_is_status_1)
 {
-    fixture *f = *state;
     char *other = test_path(f->directory, "other.yaml"), expected[512];
 
     SAYS(1, "cannot open '/nonexistent.yaml'", "train", "/nonexistent.yaml");
@@ -367,7 +352,6 @@ FIXTURE_TEST(a_config_that_cannot_be_is_status_1)
 
 FIXTURE_TEST(a_umask_that_takes_the_own_rights_is_refused)
 {
-    fixture *f = *state;
     const char *const argv[] = {"/bin/sh", "-c", "umask 777; exec \"$0\" train llama-1m", PROGRAM, NULL};
     program p = program_run(f->directory, 1, argv);
 

@@ -53,7 +53,7 @@ static fsdp_status make(const fixture *f, const char *text, bool skip, fsdp_toke
 #define TURN(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
 #define GOOD "{\"messages\": [" TURN("user", "a") ", " TURN("assistant", "b") "]}\n"
 
-TEST_WITH(files_are_what_their_first_rows_are, setup, teardown)
+TEST_OF(files_are_what_their_first_rows_are, setup, teardown, fixture *f)
 {
     static const struct {
         const char *text;
@@ -66,7 +66,6 @@ TEST_WITH(files_are_what_their_first_rows_are, setup, teardown)
                  {"{\"text\": \"a\"}\n" GOOD, FSDP_CHAT_NONE},
                  {"{\"prompt\": \"a\"}\nno JSON\n", FSDP_CHAT_NONE},
                  {"", FSDP_CHAT_NONE}};
-    fixture *f = *state;
 
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
         fsdp_chat_kind kind;
@@ -77,12 +76,11 @@ TEST_WITH(files_are_what_their_first_rows_are, setup, teardown)
     }
 }
 
-TEST_WITH(rows_keep_their_order_and_what_is_learned, setup, teardown)
+TEST_OF(rows_keep_their_order_and_what_is_learned, setup, teardown, fixture *f)
 {
     enum {
         ROWS = 3000
     };
-    fixture *f = *state;
     FILE *file = test_begin_text();
     fsdp_tokenize_summary summary;
     fsdp__rows *rows = NULL;
@@ -109,9 +107,8 @@ TEST_WITH(rows_keep_their_order_and_what_is_learned, setup, teardown)
     fsdp__rows_close(rows);
 }
 
-TEST_WITH(the_cache_knows_template_and_mask, setup, teardown)
+TEST_OF(the_cache_knows_template_and_mask, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     fsdp_tokenize_options options = {.chat = f->chat, .chat_kind = FSDP_CHAT_MESSAGES, .threads = 1};
     fsdp__cached_tokens first, again, all;
     fsdp__rows *rows = NULL;
@@ -174,10 +171,8 @@ static const struct {
      "chat.jsonl': line 2: a string does not end at column "},
 };
 
-TEST_WITH(wrong_files_have_one_clear_error_each, setup, teardown)
+TEST_OF(wrong_files_have_one_clear_error_each, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
-
     for (size_t i = 0; i < FSDP__COUNT_OF(wrong); i++) {
         const char *found, *message = wrong[i].message;
 
@@ -189,13 +184,12 @@ TEST_WITH(wrong_files_have_one_clear_error_each, setup, teardown)
 }
 
 /* Of each of these the good row is read. */
-TEST_WITH(what_other_programs_write_is_read, setup, teardown)
+TEST_OF(what_other_programs_write_is_read, setup, teardown, fixture *f)
 {
     static const char *const texts[] = {
         "\xef\xbb\xbf" GOOD, "{\"messages\": [" TURN("user", "a") ", " TURN("assistant", "b") "]}\r\n\r\n",
         "{\"id\": \"\\ud83d\", \"score\": NaN, \"messages\": [" TURN("user", "a") ", " TURN("assistant", "b") "]}\n",
         "{\"messages\": 5, \"messages\": [" TURN("user", "a") ", " TURN("assistant", "b") "]}\n"};
-    fixture *f = *state;
     fsdp_tokenize_summary first, summary;
 
     CHECK_OK(make(f, GOOD, false, &first));
@@ -206,10 +200,9 @@ TEST_WITH(what_other_programs_write_is_read, setup, teardown)
     }
 }
 
-TEST_WITH(a_byte_of_zero_is_named, setup, teardown)
+TEST_OF(a_byte_of_zero_is_named, setup, teardown, fixture *f)
 {
     static const char text[] = GOOD "{\"messages\": [\0\0\0]}\n";
-    fixture *f = *state;
     fsdp_tokenize_options options = {.chat = f->chat, .chat_kind = FSDP_CHAT_MESSAGES};
 
     test_write_file(f->data, text, sizeof text - 1);
@@ -228,9 +221,8 @@ static char *long_row(size_t bytes)
     return text;
 }
 
-TEST_WITH(a_row_may_be_long_and_has_an_end, setup, teardown)
+TEST_OF(a_row_may_be_long_and_has_an_end, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     char *fits = long_row(3 << 20), *beyond = long_row((32 << 20) + 1), *both = malloc(strlen(beyond) + 100);
     fsdp_tokenize_summary summary;
 
@@ -245,13 +237,12 @@ TEST_WITH(a_row_may_be_long_and_has_an_end, setup, teardown)
     free(both);
 }
 
-TEST_WITH(a_role_of_which_the_template_writes_nothing_is_refused, setup, teardown)
+TEST_OF(a_role_of_which_the_template_writes_nothing_is_refused, setup, teardown, fixture *f)
 {
     static const char template[] =
         "{% for m in messages %}{% if m.role in ['user', 'assistant'] %}<|im_start|>{{ m.role }}\n{{ m.content }}"
         "<|im_end|>\n{% elif m.role == 'ipython' %}{{ m.content | tojson }}{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-    fixture *f = *state;
 
     fsdp_chat_close(f->chat);
     chat_folder_write(f->folder, template);
@@ -262,9 +253,8 @@ TEST_WITH(a_role_of_which_the_template_writes_nothing_is_refused, setup, teardow
                 FSDP_FORMAT, "chat.jsonl': line 2: message 1 has the role 'human', for which the chat template writes");
 }
 
-TEST_WITH(halves_of_pairs_may_be_replaced, setup, teardown)
+TEST_OF(halves_of_pairs_may_be_replaced, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     fsdp_tokenize_options options = {.chat = f->chat, .chat_kind = FSDP_CHAT_MESSAGES, .replace_invalid = true};
     const char text[] = "{\"messages\": [" TURN("user", "a\\ud83d") ", " TURN("assistant", "b") "]}\n";
 
@@ -272,9 +262,8 @@ TEST_WITH(halves_of_pairs_may_be_replaced, setup, teardown)
     CHECK_OK(fsdp_tokenize_files(f->tokenizer, (const char *const *)&f->data, 1, f->out, &options, NULL));
 }
 
-TEST_WITH(bad_rows_may_be_left_out, setup, teardown)
+TEST_OF(bad_rows_may_be_left_out, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     fsdp_tokenize_summary summary;
 
     CHECK_OK(make(f, GOOD "{\"messages\": []}\n" GOOD "x\n", true, &summary));
@@ -283,10 +272,8 @@ TEST_WITH(bad_rows_may_be_left_out, setup, teardown)
     CHECK_CONTAINS(summary.first_left_out, "chat.jsonl:2: the conversation has no messages");
 }
 
-TEST_WITH(what_is_no_file_of_rows_is_not_replaced, setup, teardown)
+TEST_OF(what_is_no_file_of_rows_is_not_replaced, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
-
     test_write_file(f->out, "mine", 4);
     CHECK_ERROR(make(f, GOOD, false, NULL), FSDP_INVALID, "exists and is not a file of rows");
 }
@@ -312,9 +299,8 @@ static void check_row(const fsdp__rows *rows, int64_t row, const char *expected)
 }
 
 /* All ways in which pairs are written. A prompt that is not there is what both begin with. */
-TEST_WITH(pairs_are_two_rows_each, setup, teardown)
+TEST_OF(pairs_are_two_rows_each, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     fsdp_tokenize_summary summary;
     fsdp__packed *packed;
     fsdp__rows *rows = NULL;
@@ -338,7 +324,7 @@ TEST_WITH(pairs_are_two_rows_each, setup, teardown)
     fsdp__rows_close(rows);
 }
 
-TEST_WITH(pairs_of_messages_share_their_first_turns, setup, teardown)
+TEST_OF(pairs_of_messages_share_their_first_turns, setup, teardown, fixture *f)
 {
 #define USER "{\"role\": \"user\", \"content\": \"q\"}"
 #define SAYS(text) "{\"role\": \"assistant\", \"content\": \"" text "\"}"
@@ -346,7 +332,6 @@ TEST_WITH(pairs_of_messages_share_their_first_turns, setup, teardown)
         "{\"prompt\": [" USER "], \"chosen\": [" SAYS("a") "], \"rejected\": [" SAYS("b") "]}\n";
     static const char *const implied =
         "{\"chosen\": [" USER ", " SAYS("a") "], \"rejected\": [" USER ", " SAYS("b") "]}\n";
-    fixture *f = *state;
     char *text[2] = {NULL, NULL};
     size_t bytes[2];
 
@@ -366,9 +351,8 @@ TEST_WITH(pairs_of_messages_share_their_first_turns, setup, teardown)
 
 /* ---- the reference: ids and masks of transformers ---- */
 
-TEST_WITH(rows_of_the_reference_agree, setup, teardown)
+TEST_OF(rows_of_the_reference_agree, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     const char *root = getenv("FSDP_REFERENCE");
     char data[4096], folder[4096], tokens[4096];
     fsdp_tokenize_options options = {.chat_kind = FSDP_CHAT_MESSAGES};

@@ -69,9 +69,8 @@ static bool makes(const fixture *f, const fsdp_tokenizer *tokenizer, const fsdp_
     return cached.made;
 }
 
-TEST_WITH(tokens_are_made_once, setup, teardown)
+TEST_OF(tokens_are_made_once, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     static const fsdp_tokenize_options none = {0}, no_eos = {.no_eos = true}, parted = {.separator = "x"};
 
     CHECK(makes(f, f->tokenizer, &none));
@@ -83,9 +82,8 @@ TEST_WITH(tokens_are_made_once, setup, teardown)
 }
 
 /* Its bytes may be those of a text whose tokens are there. */
-TEST_WITH(a_name_that_is_none_of_its_content_is_refused, setup, teardown)
+TEST_OF(a_name_that_is_none_of_its_content_is_refused, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     static const fsdp_tokenize_options none = {0};
     fsdp__cached_tokens cached;
 
@@ -97,9 +95,8 @@ TEST_WITH(a_name_that_is_none_of_its_content_is_refused, setup, teardown)
 }
 
 /* Of lines that were left out is told whoever finds the tokens, not who has made them alone. */
-TEST_WITH(lines_that_were_left_out_are_told_again, setup, teardown)
+TEST_OF(lines_that_were_left_out_are_told_again, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     static const fsdp_tokenize_options none = {0}, skip = {.skip_bad_lines = true};
     fsdp__cached_tokens cached;
 
@@ -121,9 +118,8 @@ TEST_WITH(lines_that_were_left_out_are_told_again, setup, teardown)
     fsdp__free(cached.path);
 }
 
-TEST_WITH(what_has_changed_is_made_again, setup, teardown)
+TEST_OF(what_has_changed_is_made_again, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     static const fsdp_tokenize_options none = {0};
     fsdp_tokenizer *other;
 
@@ -153,9 +149,8 @@ static void *get_in_thread(void *arg)
     return made ? f : NULL;
 }
 
-TEST_WITH(one_makes_them_and_the_others_wait, setup, teardown)
+TEST_OF(one_makes_them_and_the_others_wait, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     static const fsdp_tokenize_options none = {0};
     pthread_t threads[3];
     void *made;
@@ -172,9 +167,8 @@ TEST_WITH(one_makes_them_and_the_others_wait, setup, teardown)
 
 #define KEY "cannot keep tokens of text in data.cache (fsdp eval: --cache; name another folder): "
 
-TEST_WITH(a_folder_that_cannot_be_written_is_named, setup, teardown)
+TEST_OF(a_folder_that_cannot_be_written_is_named, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     static const fsdp_tokenize_options none = {0};
     fsdp__cached_tokens cached;
     char *folder = f->cache, file[700];
@@ -204,9 +198,8 @@ TEST_WITH(a_folder_that_cannot_be_written_is_named, setup, teardown)
     }
 }
 
-TEST_WITH(what_cannot_be_examined_is_told, setup, teardown)
+TEST_OF(what_cannot_be_examined_is_told, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     static const fsdp_tokenize_options none = {0};
     fsdp__cached_tokens cached, again;
     char lock[600];
@@ -228,9 +221,8 @@ TEST_WITH(what_cannot_be_examined_is_told, setup, teardown)
     fsdp__free(cached.path);
 }
 
-TEST_WITH(a_lack_of_memory_is_an_error, setup, teardown)
+TEST_OF(a_lack_of_memory_is_an_error, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     fsdp_tokenize_options one = {.threads = 1};
     fsdp__cached_tokens cached;
 
@@ -295,9 +287,8 @@ static void check_remade(const fixture *f, const char *path, const char *content
     }
 }
 
-TEST_WITH(a_damaged_file_is_made_anew, setup, teardown)
+TEST_OF(a_damaged_file_is_made_anew, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     fsdp__cached_tokens cached;
     size_t bytes, places[] = {0, 4, 8, 16, 32, 56, 64, 72, 80, 1023, 1024, 1024 + FSDP__SUM_BLOCK_BYTES, 0, 0, 0};
     size_t count = sizeof places / sizeof *places;
@@ -334,9 +325,8 @@ TEST_WITH(a_damaged_file_is_made_anew, setup, teardown)
 }
 
 /* Whole, but of another text; and tokens that were not made for the cache. */
-TEST_WITH(what_has_another_name_is_made_anew, setup, teardown)
+TEST_OF(what_has_another_name_is_made_anew, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     fsdp__cached_tokens first, second;
     size_t first_bytes, second_bytes, bytes;
     char *a, *b, *plain, *out = test_path(f->directory, "plain.bin");
@@ -368,9 +358,8 @@ static void flip(const char *path, off_t at)
 }
 
 /* Who has the file open finds the damage where it comes to it, keeps its mapping, and what it has seen before. */
-TEST_WITH(damage_behind_an_open_file_is_found_where_it_is_read, setup, teardown)
+TEST_OF(damage_behind_an_open_file_is_found_where_it_is_read, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     fsdp__cached_tokens cached, again;
     fsdp_tokens *tokens = NULL;
     struct stat before, after;
@@ -398,9 +387,8 @@ TEST_WITH(damage_behind_an_open_file_is_found_where_it_is_read, setup, teardown)
     fsdp__free(cached.path);
 }
 
-TEST_WITH(a_damaged_file_that_cannot_be_replaced_is_an_error, setup, teardown)
+TEST_OF(a_damaged_file_that_cannot_be_replaced_is_an_error, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     static const fsdp_tokenize_options none = {0};
     fsdp__cached_tokens cached, again;
     size_t bytes;
@@ -490,9 +478,8 @@ static void check_edit(const fixture *f, edit e, bool refused, const char *whole
     free(data);
 }
 
-TEST_WITH(tokens_are_of_the_text_that_their_name_stands_for, setup, teardown)
+TEST_OF(tokens_are_of_the_text_that_their_name_stands_for, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     char *folder = test_path(f->directory, "texts"), *a, *b, *whole;
     fsdp__cached_tokens cached;
     size_t bytes;

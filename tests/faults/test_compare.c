@@ -8,7 +8,6 @@
 
 FIXTURE_TEST(an_interruption_ends_all)
 {
-    fixture *f = *state;
     run r = run_start(f->directory, (const char *const[]){PROGRAM, COMPARE("--steps=200", "--rounds=1000"), NULL});
 
     CHECK(run_await_process(&r, "RANK=1") > 0);
@@ -20,7 +19,6 @@ FIXTURE_TEST(an_interruption_ends_all)
 
 FIXTURE_TEST(a_rank_that_is_killed_costs_its_strategy)
 {
-    fixture *f = *state;
     run r = run_start(f->directory,
                       (const char *const[]){PROGRAM, COMPARE("--strategies=zero1,zero2", "--steps=200"), NULL});
     pid_t rank = run_await_process(&r, "RANK=1");
@@ -55,7 +53,6 @@ static pid_t await_joined(run *r, const char *entry)
 /* The launcher hears of both at once, and does not start the other strategies. */
 FIXTURE_TEST(an_interruption_after_a_failure_ends_all)
 {
-    fixture *f = *state;
     run r = run_start(
         f->directory,
         (const char *const[]){PROGRAM, COMPARE("--strategies=zero1,zero2", "--steps=200", "--rounds=1000"), NULL});
@@ -157,7 +154,6 @@ static void check_full_disk(const two_files *t)
 
 FIXTURE_TEST(a_full_disk_does_not_cost_the_table)
 {
-    fixture *f = *state;
     two_files t = two_files_of(f);
 
     if (TEST_SANITIZED)
@@ -170,7 +166,6 @@ FIXTURE_TEST(a_full_disk_does_not_cost_the_table)
 
 FIXTURE_TEST(a_full_disk_does_not_cost_the_text_of_a_report)
 {
-    fixture *f = *state;
     two_files t = two_files_of(f);
     program p;
 

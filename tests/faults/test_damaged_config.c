@@ -185,7 +185,6 @@ static void check_memory(void)
 
 FIXTURE_TEST(damaged_files_are_refused_in_one_line)
 {
-    fixture *f = *state;
     text t = {.bytes = malloc(2 * MOST_BYTES)};
     char *whole, *path = test_path(f->directory, "damaged.yaml"), *nowhere = test_path(f->directory, "none");
     char data[600];
@@ -248,7 +247,6 @@ static int split(text *t, fixture *f, const char **argv)
 
 FIXTURE_TEST(damaged_command_lines_are_refused_in_one_line)
 {
-    fixture *f = *state;
     text t = {.bytes = malloc(2 * MOST_BYTES)};
 
     random_state = 0xD1B54A32D192ED03u;

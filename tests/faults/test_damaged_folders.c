@@ -184,10 +184,8 @@ TEST_WITH(damaged_folders_end_with_one_message, setup, NULL)
         damaged_folder(*state, seed);
 }
 
-TEST_WITH(good_folders_are_taken, setup, NULL)
+TEST_OF(good_folders_are_taken, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     for (int i = 0; i < 3; i++) {
         const char *const generate[] = {PROGRAM, "generate", f->folder, "--tokens", "1", "--max-new-tokens", "1", NULL};
         ending e;
@@ -200,10 +198,9 @@ TEST_WITH(good_folders_are_taken, setup, NULL)
 }
 
 /* Each file that is read, each kind of thing that is none. */
-TEST_WITH(what_is_no_file_is_refused_at_every_door, setup, NULL)
+TEST_OF(what_is_no_file_is_refused_at_every_door, setup, NULL, fixture *f)
 {
     char path[700], damage[200];
-    fixture *f = *state;
 
     for (int kind = 0; kind < DAMAGE_KINDS; kind++) {
         make_folder(f, "tiny-llama");
@@ -221,13 +218,12 @@ TEST_WITH(what_is_no_file_is_refused_at_every_door, setup, NULL)
 }
 
 /* Half a kilobyte that asks for petabytes. */
-TEST_WITH(sizes_that_no_file_fills_take_no_memory, setup, NULL)
+TEST_OF(sizes_that_no_file_fills_take_no_memory, setup, NULL, fixture *f)
 {
     static const char *const keys[] = {"hidden_size",         "vocab_size",        "num_hidden_layers",  "head_dim",
                                        "num_attention_heads", "intermediate_size", "num_key_value_heads"};
     static const char *const sizes[] = {"16384", "1048576", "4194304", "2147483647", "9223372036854775807"};
     const size_t step = test_long() ? 1 : sizeof sizes / sizeof *sizes - 1; /* all, or the first and the last */
-    fixture *f = *state;
     char path[700], text[800], what[100];
 
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)

@@ -32,7 +32,6 @@ static void check_trained(fixture *f)
 
 FIXTURE_TEST(a_run_needs_no_standard_input)
 {
-    fixture *f = *state;
     program p;
 
     for (int ranks = 1; ranks <= 3; ranks++) {
@@ -47,7 +46,6 @@ FIXTURE_TEST(a_run_needs_no_standard_input)
 
 FIXTURE_TEST(a_closed_output_is_an_error_and_the_run_is_not_lost)
 {
-    fixture *f = *state;
     program p;
 
     p = REDIRECTED(1, ">&-", TRAIN);
@@ -66,7 +64,6 @@ FIXTURE_TEST(a_closed_output_is_an_error_and_the_run_is_not_lost)
 
 FIXTURE_TEST(a_full_output_is_an_error_and_the_run_is_not_lost)
 {
-    fixture *f = *state;
     program p;
 
     p = REDIRECTED(1, ">/dev/full", TRAIN);
@@ -80,7 +77,6 @@ FIXTURE_TEST(a_full_output_is_an_error_and_the_run_is_not_lost)
 /* Standard output is a pipe whose reader has gone. */
 FIXTURE_TEST(a_reader_that_goes_does_not_end_a_run)
 {
-    fixture *f = *state;
     program p;
 
     for (int ranks = 1; ranks <= 2; ranks++) {
@@ -95,7 +91,6 @@ FIXTURE_TEST(a_reader_that_goes_does_not_end_a_run)
 
 FIXTURE_TEST(every_command_says_that_it_could_not_print)
 {
-    fixture *f = *state;
     const char *const commands[][6] = {
         {"--help"},
         {"--version"},
@@ -124,8 +119,6 @@ FIXTURE_TEST(every_command_says_that_it_could_not_print)
 
 FIXTURE_TEST(what_a_user_starts_has_all_three)
 {
-    fixture *f = *state;
-
     REDIRECTED(0, "<&- >&- 2>&-", "run", "-n", "3", "--", "sh", "-c",
                "cat && test -e /proc/self/fd/0 -a -e /proc/self/fd/1 -a -e /proc/self/fd/2");
 }

@@ -149,10 +149,8 @@ TEST_WITH(an_interrupted_export_leaves_nothing, setup, NULL)
     sweep(*state, 20, test_long() ? 1 : SPARSE);
 }
 
-TEST_WITH(an_interrupted_replacement_is_not_left_half_done, setup, NULL)
+TEST_OF(an_interrupted_replacement_is_not_left_half_done, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     f->argv[f->argc] = "--training.seed=1";
     program_run(f->directory, 0, f->argv);
     f->argv[f->argc] = NULL;
@@ -160,10 +158,9 @@ TEST_WITH(an_interrupted_replacement_is_not_left_half_done, setup, NULL)
 }
 
 /* Those that write a file of their own, under another name first: a page, and a picture. */
-TEST_WITH(an_interrupted_command_leaves_no_part_of_its_file, setup, NULL)
+TEST_OF(an_interrupted_command_leaves_no_part_of_its_file, setup, NULL, fixture *f)
 {
     static const char metrics[] = "{\"run\": \"1\", \"steps\": 1}\n{\"step\": 1, \"loss\": 5}\n";
-    fixture *f = *state;
     char *read = test_path(f->directory, "m.jsonl"), *page = test_path(f->area, "r.html"),
          *svg = test_path(f->area, "e.svg");
     const char *const commands[][6] = {{PROGRAM, "report", read, "-o", page},
@@ -178,9 +175,8 @@ TEST_WITH(an_interrupted_command_leaves_no_part_of_its_file, setup, NULL)
 }
 
 /* Also before anything is written into the folder that it holds for a model or a checkpoint. */
-TEST_WITH(an_interrupted_conversion_leaves_nothing, setup, NULL)
+TEST_OF(an_interrupted_conversion_leaves_nothing, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     char *kept = test_path(f->directory, "kept"), *step = test_path(kept, "step-1"), folder[300], export[300],
          *model = test_path(f->directory, "from"), *to = test_path(f->area, "to");
     const char *const commands[][4] = {{PROGRAM, "convert", step, to}, {PROGRAM, "convert", model, to}};
@@ -200,10 +196,9 @@ TEST_WITH(an_interrupted_conversion_leaves_nothing, setup, NULL)
 }
 
 /* Files are made and noted as one: in each of the ways in which a file has a name of its own until it is whole. */
-TEST_WITH(a_file_that_has_just_been_made_is_not_left, setup, NULL)
+TEST_OF(a_file_that_has_just_been_made_is_not_left, setup, NULL, fixture *f)
 {
     static const char metrics[] = "{\"run\": \"1\", \"steps\": 1}\n{\"step\": 1, \"loss\": 5}\n";
-    fixture *f = *state;
     char *read = test_path(f->directory, "m.jsonl"), *svg = test_path(f->area, "e.svg"),
          *model = test_path(f->area, "model"), *gguf = test_path(f->area, "m.gguf"),
          *tokens = test_path(f->area, "t.bin"), *page = test_path(f->area, "r.html"), trace[300];
@@ -280,11 +275,10 @@ TEST_WITH(a_run_that_is_interrupted_leaves_nothing, setup, NULL)
 }
 
 /* The second signal, of whichever kind, ends a run that saves at once. */
-TEST_WITH(a_second_signal_leaves_nothing_unfinished, setup, NULL)
+TEST_OF(a_second_signal_leaves_nothing_unfinished, setup, NULL, fixture *f)
 {
     static const int pairs[][2] = {{SIGINT, SIGTERM}, {SIGTERM, SIGINT}, {SIGHUP, SIGQUIT}};
     const struct rlimit no_core = {0};
-    fixture *f = *state;
     char folder[300];
 
     CHECK_EQ(setrlimit(RLIMIT_CORE, &no_core), 0);

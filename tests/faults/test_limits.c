@@ -46,7 +46,6 @@ static void check_ran(program *p)
 
 FIXTURE_TEST(address_space_is_enough_or_the_message_says_so)
 {
-    fixture *f = *state;
     program p;
 
     if (TEST_SANITIZED)
@@ -75,8 +74,6 @@ FIXTURE_TEST(address_space_is_enough_or_the_message_says_so)
 /* A queue without room for signals carries those that end a run, and what wakes a thread at its end. */
 FIXTURE_TEST(no_signal_needs_room_in_the_queue)
 {
-    fixture *f = *state;
-
     for (int ranks = 1; ranks <= 2; ranks++) {
         char n[8];
         program p;
@@ -89,7 +86,6 @@ FIXTURE_TEST(no_signal_needs_room_in_the_queue)
 
 FIXTURE_TEST(a_stack_is_enough_or_the_message_says_so)
 {
-    fixture *f = *state;
     program p;
 
     if (TEST_SANITIZED)
@@ -103,8 +99,6 @@ FIXTURE_TEST(a_stack_is_enough_or_the_message_says_so)
 /* Without memory for its code oneDNN ends the process by a signal. */
 FIXTURE_TEST(memory_for_products_is_enough_or_the_message_says_so)
 {
-    fixture *f = *state;
-
     if (TEST_SANITIZED)
         skip();
     for (int kib = 12000; kib <= 36000; kib += test_long() ? 250 : 3000) {
@@ -120,7 +114,6 @@ FIXTURE_TEST(memory_for_products_is_enough_or_the_message_says_so)
 
 FIXTURE_TEST(a_files_size_is_enough_or_the_message_says_so)
 {
-    fixture *f = *state;
     program p;
 
     p = LIMITED("ulimit -f 50", TRAIN); /* KiB */
@@ -136,7 +129,6 @@ FIXTURE_TEST(a_files_size_is_enough_or_the_message_says_so)
 FIXTURE_TEST(descriptors_are_enough_or_the_message_says_so)
 {
     static const char *const folders[] = {"--export.path", "--checkpoint.folder"};
-    fixture *f = *state;
     program p;
 
     for (int i = 0; i < 3 * 8; i++) { /* the first two in one process */
@@ -162,7 +154,6 @@ FIXTURE_TEST(descriptors_are_enough_or_the_message_says_so)
 
 FIXTURE_TEST(a_process_without_descriptors_leaves_a_whole_model_or_nothing)
 {
-    fixture *f = *state;
     char *model = test_path(f->directory, "converted"), *saving = test_path(f->directory, "converted.saving");
 
     for (int most = 7; most <= 14; most++) {
@@ -200,7 +191,6 @@ static void check_call(fixture *f, const char *call, const char *part, const cha
 
 FIXTURE_TEST(each_limit_that_a_call_meets_is_named)
 {
-    fixture *f = *state;
     const char *as_rank_1 = "[ $RANK = 0 ] || export LD_PRELOAD=" TEST_BINARY_DIR "/tests/preload_calls.so\n"
                             "exec \"$@\"",
                *to = test_path(f->directory, "to");
@@ -243,7 +233,6 @@ static double loss_of(const program *p)
 
 FIXTURE_TEST(ranks_learn_together_from_a_sequence_that_one_cannot_hold)
 {
-    fixture *f = *state;
     const char *limit = "ulimit -d 150000"; /* KiB of memory of a process's own */
     double losses[2];
     program p;
@@ -264,7 +253,6 @@ FIXTURE_TEST(ranks_learn_together_from_a_sequence_that_one_cannot_hold)
 
 FIXTURE_TEST(a_model_that_no_machine_holds_is_refused_with_the_sum)
 {
-    fixture *f = *state;
     struct rusage usage;
 
     for (int ranks = 1; ranks <= 2; ranks++) {
@@ -285,7 +273,6 @@ FIXTURE_TEST(a_model_that_no_machine_holds_is_refused_with_the_sum)
 
 FIXTURE_TEST(data_that_is_cut_short_is_named)
 {
-    fixture *f = *state;
     run r;
 
     if (TEST_SANITIZED)

@@ -41,11 +41,10 @@ static void export_rows(fsdp_context *context, void *arg)
     fsdp_mesh_unref(mesh);
 }
 
-TEST_WITH(an_export_changes_nothing_outside_of_its_folder, other_setup, other_teardown)
+TEST_OF(an_export_changes_nothing_outside_of_its_folder, other_setup, other_teardown, other_area *f)
 {
     static const char *const names[] = {"model.saving",      "model",      "there/.saving",
                                         "there/.saving/new", "there/gate", NULL};
-    other_area *f = *state;
     char *folders[] = {test_path(f->area, "model"), other_open_folder(f, "there")};
     other_swapper s = {.names = names, .area = f->area, .precious = f->precious};
 
@@ -67,9 +66,8 @@ static bool swap_staging(void *arg)
     return rename(path, away) == 0 && symlink(f->precious, path) == 0;
 }
 
-TEST_WITH(a_staging_folder_that_was_swapped_is_left, other_setup, other_teardown)
+TEST_OF(a_staging_folder_that_was_swapped_is_left, other_setup, other_teardown, other_area *f)
 {
-    other_area *f = *state;
     garden g = garden_create();
     char *folder = test_path(f->area, "model"), *link = test_path(f->area, "model.saving");
     char *away = test_path(f->area, "away");
@@ -98,9 +96,8 @@ static bool make_staging(void *arg)
     return mkdir(path, 0777) == 0;
 }
 
-TEST_WITH(a_staging_folder_of_another_is_refused_by_name, other_setup, other_teardown)
+TEST_OF(a_staging_folder_of_another_is_refused_by_name, other_setup, other_teardown, other_area *f)
 {
-    other_area *f = *state;
     garden g = garden_create();
     char *folder = test_path(f->area, "model"), *link = test_path(f->area, "model.saving");
 
@@ -118,9 +115,8 @@ TEST_WITH(a_staging_folder_of_another_is_refused_by_name, other_setup, other_tea
 }
 
 /* By a umask of those days; the lock's file is a second name of a letter. */
-TEST_WITH(a_staging_folder_that_was_open_to_others_is_closed_and_not_believed, other_setup, other_teardown)
+TEST_OF(a_staging_folder_that_was_open_to_others_is_closed_and_not_believed, other_setup, other_teardown, other_area *f)
 {
-    other_area *f = *state;
     garden g = garden_create();
     char *folder = test_path(f->area, "model"), *staging = other_open_folder(f, "model.saving");
     char *lock = test_path(staging, "held-by"), *letter = test_path(f->precious, "letter");
@@ -146,9 +142,8 @@ static bool plant_list(void *arg)
     return other_plant(arg, FSDP__LIST_NAME, "{\"version\": 1, \"files\": [{\"name\": \"letter\", \"bytes\": 4}]}");
 }
 
-TEST_WITH(a_list_of_another_removes_nothing, other_setup, other_teardown)
+TEST_OF(a_list_of_another_removes_nothing, other_setup, other_teardown, other_area *f)
 {
-    other_area *f = *state;
     garden g = garden_create();
     char *folder = other_open_folder(f, "model");
 
@@ -177,9 +172,8 @@ static bool plant_journal(void *arg)
            other_plant(path, "gate", "evil");
 }
 
-TEST_WITH(a_journal_of_another_moves_nothing, other_setup, other_teardown)
+TEST_OF(a_journal_of_another_moves_nothing, other_setup, other_teardown, other_area *f)
 {
-    other_area *f = *state;
     garden g = garden_create();
     char *folder = other_open_folder(f, "model"), *journal = test_path(folder, FSDP__JOURNAL_NAME), *before, *now;
     bool finished = true;
@@ -203,9 +197,8 @@ TEST_WITH(a_journal_of_another_moves_nothing, other_setup, other_teardown)
 }
 
 /* One of the user's own, of another folder: what it lists is not what stands ready here. */
-TEST_WITH(a_journal_of_another_folder_moves_nothing, other_setup, other_teardown)
+TEST_OF(a_journal_of_another_folder_moves_nothing, other_setup, other_teardown, other_area *f)
 {
-    other_area *f = *state;
     char *folder = other_open_folder(f, "model"), *before, *now;
     bool finished = true;
 
@@ -233,9 +226,8 @@ static bool give_folder_a_files_name(void *arg)
 }
 
 /* Who may write to the folder cannot look into the diary, but may call it what the journal moves away. */
-TEST_WITH(a_folder_that_gets_the_name_of_a_file_is_not_moved, other_setup, other_teardown)
+TEST_OF(a_folder_that_gets_the_name_of_a_file_is_not_moved, other_setup, other_teardown, other_area *f)
 {
-    other_area *f = *state;
     char *folder = other_open_folder(f, "model"), *diary;
     bool finished = true;
 
@@ -263,10 +255,9 @@ static bool make_folder_with_link(void *arg)
     return symlink(f->precious, path) == 0;
 }
 
-TEST_WITH(no_link_in_a_folder_of_another_is_followed, other_setup, other_teardown)
+TEST_OF(no_link_in_a_folder_of_another_is_followed, other_setup, other_teardown, other_area *f)
 {
     static const char refused[] = "'link' in '";
-    other_area *f = *state;
     garden g = garden_create();
     char *link = test_path(f->area, "theirs/link"), *letter = test_path(link, "letter"), *new = test_path(link, "new");
     fsdp__directory in;
@@ -305,12 +296,11 @@ static void save_step(fsdp_context *context, void *arg)
     scene_content_free(&c);
 }
 
-TEST_WITH(a_checkpoint_changes_nothing_outside_of_its_folder, other_setup, other_teardown)
+TEST_OF(a_checkpoint_changes_nothing_outside_of_its_folder, other_setup, other_teardown, other_area *f)
 {
     static const char *const names[] = {
         "runs/step-1.saving", "runs/step-2.saving",   "runs/step-1", "runs/step-2.removing",
         "runs/step-2",        "runs/step-1.removing", NULL};
-    other_area *f = *state;
     saving what = {.folder = other_open_folder(f, "runs")};
     other_swapper s = {.names = names, .area = f->area, .precious = f->precious};
 
@@ -335,10 +325,9 @@ static bool swap_runs(void *arg)
 }
 
 /* Another run of the same user's has its checkpoints in a folder that gets the name of this one's. */
-TEST_WITH(a_save_into_another_runs_folder_removes_nothing, other_setup, other_teardown)
+TEST_OF(a_save_into_another_runs_folder_removes_nothing, other_setup, other_teardown, other_area *f)
 {
     const fsdp_checkpoint_saver_options options = {.keep_latest_k = 1};
-    other_area *f = *state;
     char *folder = other_open_folder(f, "runs"), *others = other_open_folder(f, "others"), *before, *now;
     fsdp_checkpoint_saver *saver = NULL;
     fsdp__directory held;
@@ -376,9 +365,8 @@ static bool make_leftovers(void *arg)
     return mkdir(path, 0777) == 0 && other_plant(path, "held-by", "") && other_plant(path, "theirs", "theirs");
 }
 
-TEST_WITH(what_another_calls_a_leftover_stays, other_setup, other_teardown)
+TEST_OF(what_another_calls_a_leftover_stays, other_setup, other_teardown, other_area *f)
 {
-    other_area *f = *state;
     char *folder = other_open_folder(f, "runs"), *theirs = test_path(folder, "step-7.saving");
     fsdp__directory held;
 

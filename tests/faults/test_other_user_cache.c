@@ -148,9 +148,8 @@ static pid_t hold_lock(const char *path)
     return holder;
 }
 
-TEST_WITH(a_lock_of_another_stalls_nobody, other_setup, other_teardown)
+TEST_OF(a_lock_of_another_stalls_nobody, other_setup, other_teardown, other_area *f)
 {
-    other_area *f = *state;
     cache c = cache_create(f);
     char *lock = fsdp__sprintf("%s/%s.lock", c.folder, c.name), *letter = test_path(f->precious, "letter");
     fsdp__cached_tokens tokens;
@@ -175,9 +174,8 @@ TEST_WITH(a_lock_of_another_stalls_nobody, other_setup, other_teardown)
     cache_free(&c);
 }
 
-TEST_WITH(making_tokens_changes_nothing_outside_of_the_cache, other_setup, other_teardown)
+TEST_OF(making_tokens_changes_nothing_outside_of_the_cache, other_setup, other_teardown, other_area *f)
 {
-    other_area *f = *state;
     cache c = cache_create(f);
     char lock[400], tokens[400];
     const char *names[] = {lock, tokens, NULL};

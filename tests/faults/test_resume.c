@@ -93,7 +93,6 @@ static void wait_a_moment(unsigned *draw)
 /* Killed again and again, the launcher or a rank, until it comes to its end. */
 FIXTURE_TEST(killed_at_any_moment_it_goes_on)
 {
-    fixture *f = *state;
     unsigned draw = 7;
 
     train_whole(f, 2);
@@ -131,7 +130,6 @@ FIXTURE_TEST(killed_at_any_moment_it_goes_on)
 
 FIXTURE_TEST(killed_on_two_ranks_it_goes_on_with_three)
 {
-    fixture *f = *state;
     command two = command_of(f, "moved", 2), three = command_of(f, "moved", 3);
     run r;
 
@@ -170,7 +168,6 @@ static run start_endless(const fixture *f, command *c, const char *interval)
 FIXTURE_TEST(told_to_end_it_saves_first)
 {
     static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
-    fixture *f = *state;
 
     for (int i = 0; i < 3; i++) {
         int ranks = i == 1 ? 1 : 2;
@@ -202,7 +199,6 @@ FIXTURE_TEST(told_to_end_it_saves_first)
 FIXTURE_TEST(one_rank_alone_may_be_told_to_end)
 {
     static const char *const ranks[] = {"RANK=0", "RANK=1", "RANK=2"};
-    fixture *f = *state;
 
     for (int i = 0; i < 3; i++) {
         command c = command_of(f, "alone", 3);
@@ -243,8 +239,6 @@ static bool tell_and_echo(const fixture *f, int ranks)
  * twice: again. */
 FIXTURE_TEST(told_once_and_its_group_it_saves_all_the_same)
 {
-    fixture *f = *state;
-
     for (int ranks = 1; ranks <= 2; ranks++) {
         bool saved = false;
 
@@ -256,8 +250,6 @@ FIXTURE_TEST(told_once_and_its_group_it_saves_all_the_same)
 
 FIXTURE_TEST(told_twice_it_ends_at_once)
 {
-    fixture *f = *state;
-
     for (int ranks = 1; ranks <= 2; ranks++) {
         command c = command_of(f, "twice", ranks);
         run r;
@@ -276,7 +268,6 @@ FIXTURE_TEST(told_twice_it_ends_at_once)
 /* While it still reads its config, which comes through a pipe. */
 FIXTURE_TEST(asked_before_it_has_begun_it_writes_the_first_step)
 {
-    fixture *f = *state;
     char *text, *pipe = test_path(f->directory, "pipe.yaml");
     size_t bytes;
 
@@ -307,8 +298,6 @@ FIXTURE_TEST(asked_before_it_has_begun_it_writes_the_first_step)
 
 FIXTURE_TEST(asked_for_a_checkpoint_it_writes_one)
 {
-    fixture *f = *state;
-
     for (int ranks = 1; ranks <= 2; ranks++) {
         command c = command_of(f, ranks == 1 ? "asked1" : "asked2", ranks);
         run r;

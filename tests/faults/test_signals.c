@@ -77,7 +77,6 @@ static void cut_off(fixture *f, victim who, int signal, const char *moment, unsi
 
 FIXTURE_TEST(a_run_ends_at_any_signal_to_anybody_at_any_time)
 {
-    fixture *f = *state;
     unsigned draw = 1;
     int rounds = test_long() ? 200 : 16;
 
@@ -90,8 +89,6 @@ FIXTURE_TEST(a_run_ends_at_any_signal_to_anybody_at_any_time)
 
 FIXTURE_TEST(what_was_ignored_at_the_start_stays_ignored)
 {
-    fixture *f = *state;
-
     for (int ranks = 1; ranks <= 2; ranks++) {
         char n[16];
         run r;
@@ -114,7 +111,6 @@ FIXTURE_TEST(what_was_ignored_at_the_start_stays_ignored)
 
 FIXTURE_TEST(ranks_are_waited_for_although_children_were_ignored)
 {
-    fixture *f = *state;
     program p = program_run(f->directory, 3,
                             (const char *const[]){"env", "--ignore-signal=CHLD", PROGRAM, "run", "-n", "2", "--", "sh",
                                                   "-c", "exit 3", NULL});
@@ -126,7 +122,6 @@ FIXTURE_TEST(ranks_are_waited_for_although_children_were_ignored)
 
 FIXTURE_TEST(the_status_is_a_shells)
 {
-    fixture *f = *state;
     char script[700];
     program p;
 
@@ -151,7 +146,6 @@ FIXTURE_TEST(the_status_is_a_shells)
 FIXTURE_TEST(a_run_that_keeps_nothing_says_so_and_what_was_lost)
 {
     static const int ends[] = {SIGTERM, SIGINT, SIGHUP};
-    fixture *f = *state;
 
     for (int i = 0; i < 6; i++) {
         long step = 0, told;
@@ -179,8 +173,6 @@ FIXTURE_TEST(a_run_that_keeps_nothing_says_so_and_what_was_lost)
 /* With training.epochs training.steps, which is 30, says nothing. */
 FIXTURE_TEST(a_run_of_epochs_is_not_at_the_export_before_its_last_step)
 {
-    fixture *f = *state;
-
     for (int ranks = 1; ranks <= 2; ranks++) {
         char n[16];
         run r;
@@ -200,7 +192,6 @@ FIXTURE_TEST(a_run_of_epochs_is_not_at_the_export_before_its_last_step)
 /* A run that saves writes the trace of all its ranks; one that does not says that it is lost. */
 FIXTURE_TEST(a_trace_that_a_signal_cuts_short_is_written_or_missed)
 {
-    fixture *f = *state;
     char *path = test_path(f->directory, "trace.json"), *kept = test_path(f->directory, "kept"), trace[256],
          folder[256];
 
@@ -250,8 +241,6 @@ static int count_keeps(const fixture *f, const char *export, const char *folder,
 
 FIXTURE_TEST(a_run_that_keeps_something_does_not_say_that_it_does_not)
 {
-    const fixture *f = *state;
-
     CHECK_EQ(count_keeps(f, "--export.path=", NULL, NULL), 1);
     CHECK_EQ(count_keeps(f, "--export.path=out", NULL, NULL), 0);
     CHECK_EQ(count_keeps(f, "--export.path=", "--checkpoint.folder=kept", NULL), 0);
@@ -282,7 +271,6 @@ static void await_state(pid_t pid, char state)
 
 FIXTURE_TEST(a_suspended_run_stops_its_ranks_and_goes_on_with_them)
 {
-    fixture *f = *state;
     run r = START(ENDLESS, "-n", "2");
     pid_t rank = run_await_process(&r, "RANK=1");
 
@@ -309,7 +297,6 @@ FIXTURE_TEST(a_suspended_run_stops_its_ranks_and_goes_on_with_them)
 
 FIXTURE_TEST(what_ranks_have_started_ends_with_a_killed_launcher)
 {
-    fixture *f = *state;
     run r = START("run", "-n", "2", "--", "sh", "-c", "sleep 1000 & echo rank $RANK has started it; wait");
 
     CHECK(run_await_output(&r, "rank 0 has"));
@@ -355,8 +342,6 @@ static pid_t first_child(pid_t pid)
 
 FIXTURE_TEST(as_process_one_signals_work)
 {
-    fixture *f = *state;
-
     for (int ranks = 1; ranks <= 2; ranks++) {
         char n[16];
         run r;
@@ -374,7 +359,6 @@ FIXTURE_TEST(as_process_one_signals_work)
 /* Those that nobody waits for become children of process 1. */
 FIXTURE_TEST(as_process_one_nothing_dead_stays)
 {
-    fixture *f = *state;
     static const char script[] = "for i in 1 2 3 4 5 6 7 8; do (true &); done; "
                                  "while grep -qs ') Z' /proc/[0-9]*/stat; do :; done; exit 5";
     run r = start_as_process_one(f, (const char *const[]){PROGRAM, "run", "-n", "1", "--", "bash", "-c", script, NULL});
@@ -440,12 +424,12 @@ static void check_kept(fixture *f, bool rank)
 
 FIXTURE_TEST(as_process_one_a_rank_that_a_debugger_outside_keeps_is_not_waited_for)
 {
-    check_kept(*state, true);
+    check_kept(f, true);
 }
 
 FIXTURE_TEST(as_process_one_its_child_that_a_debugger_keeps_is_not_waited_for)
 {
-    check_kept(*state, false);
+    check_kept(f, false);
 }
 
 TEST_FILE_IN_MEMORY(false, NULL)

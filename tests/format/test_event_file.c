@@ -33,9 +33,8 @@ static int teardown(void **state)
 static const double limits[] = {-1, 0, 2.5}, buckets[] = {1, 0, 6};
 static const fsdp__event_histogram histogram = {-1.5, 2.25, 7, 3, 12.5, limits, buckets, 3};
 
-TEST_WITH(a_file_begins_with_its_version_and_the_start_of_a_session, setup, teardown)
+TEST_OF(a_file_begins_with_its_version_and_the_start_of_a_session, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     fsdp__event_file *file = NULL;
     read_events events;
 
@@ -51,9 +50,8 @@ TEST_WITH(a_file_begins_with_its_version_and_the_start_of_a_session, setup, tear
     events_free(&events);
 }
 
-TEST_WITH(numbers_histograms_and_texts_come_back, setup, teardown)
+TEST_OF(numbers_histograms_and_texts_come_back, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     const fsdp__event_value values[] = {{.tag = "a/zero", .number = 0},
                                         {.tag = "a/b c", .number = -0.25},
                                         {.tag = "h", .histogram = &histogram},
@@ -82,9 +80,8 @@ TEST_WITH(numbers_histograms_and_texts_come_back, setup, teardown)
 }
 
 /* Of the same process in the same second, too. */
-TEST_WITH(no_file_takes_the_place_of_another, setup, teardown)
+TEST_OF(no_file_takes_the_place_of_another, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     fsdp__event_file *files[5] = {NULL};
     int found = 0;
     DIR *names;
@@ -100,9 +97,8 @@ TEST_WITH(no_file_takes_the_place_of_another, setup, teardown)
     CHECK_EQ(found, 5);
 }
 
-TEST_WITH(every_failed_write_and_allocation_of_an_event_is_told, setup, teardown)
+TEST_OF(every_failed_write_and_allocation_of_an_event_is_told, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     const fsdp__event_value values[] = {{.tag = "n", .number = 1}, {.tag = "h", .histogram = &histogram}};
 
     for (int kind = 0; kind < 2; kind++) {

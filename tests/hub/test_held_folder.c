@@ -55,9 +55,8 @@ static int teardown(void **state)
     return 0;
 }
 
-TEST_WITH(the_tokenizer_comes_with_the_model, setup, teardown)
+TEST_OF(the_tokenizer_comes_with_the_model, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     const fsdp__hub_target target = {.folder = f->folder, .source = f->source};
     fsdp_hub_hold *hold = CHECK_PTR(fsdp__hub_hold_create(f->context, &target));
     char *tokenizer = test_path(f->folder, "tokenizer.json"), *text;
@@ -70,9 +69,8 @@ TEST_WITH(the_tokenizer_comes_with_the_model, setup, teardown)
     fsdp__hub_hold_free(hold);
 }
 
-TEST_WITH(the_source_is_never_written_to, setup, teardown)
+TEST_OF(the_source_is_never_written_to, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     const fsdp__hub_target target = {.folder = f->source, .source = f->source, .overwrite = true};
     fsdp_hub_hold *hold = CHECK_PTR(fsdp__hub_hold_create(f->context, &target));
 
@@ -80,9 +78,8 @@ TEST_WITH(the_source_is_never_written_to, setup, teardown)
     fsdp__hub_hold_free(hold);
 }
 
-TEST_WITH(names_that_are_taken_are_known_before, setup, teardown)
+TEST_OF(names_that_are_taken_are_known_before, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     const fsdp__hub_target target = {.folder = f->folder, .source = f->source, .overwrite_hint = "overwrite"};
     char *tokenizer = test_path(f->folder, "tokenizer.json");
     fsdp_hub_hold *hold;
@@ -99,9 +96,8 @@ TEST_WITH(names_that_are_taken_are_known_before, setup, teardown)
     fsdp__hub_hold_free(hold);
 }
 
-TEST_WITH(a_tokenizer_that_cannot_be_copied_is_known_before, setup, teardown)
+TEST_OF(a_tokenizer_that_cannot_be_copied_is_known_before, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     const fsdp__hub_target target = {.folder = f->folder, .source = f->source};
     fsdp_hub_hold *hold = CHECK_PTR(fsdp__hub_hold_create(f->context, &target));
     char *vocab = test_path(f->source, "vocab.json");
@@ -149,10 +145,8 @@ static void give_up_between(fsdp_context *context, void *arg)
     fsdp_state_dict_free(state);
 }
 
-TEST_WITH(what_is_given_up_says_so_whatever_it_fails_at, setup, teardown)
+TEST_OF(what_is_given_up_says_so_whatever_it_fails_at, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
-
     for (int i = 0; i < 10; i++) {
         test_run_ranks(2, give_up_between, f);
         CHECK(!fsdp__path_exists(f->folder));

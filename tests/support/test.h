@@ -45,6 +45,14 @@
         test_add_entry(&this_case);                                                                           \
     }                                                                                                         \
     static void name(__attribute__((unused)) void **state)
+/* Hands the case, as its one parameter, what setup leaves in *state: TEST_OF(a_case, setup, NULL, fixture *f). */
+#define TEST_OF(name, setup, teardown, parameter) \
+    static void name##_of(parameter);             \
+    TEST_WITH(name, setup, teardown)              \
+    {                                             \
+        name##_of(*state);                        \
+    }                                             \
+    static void name##_of(__attribute__((unused)) parameter)
 /* Gives a file another function than one that runs its cases: it returns what main() would. */
 #define TEST_FILE(function)                                                   \
     __attribute__((constructor)) static void add_this_file(void)              \

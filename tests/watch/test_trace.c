@@ -39,7 +39,7 @@ static int scene_setup(void **state)
     return 0;
 }
 
-#define SCENE_TEST(name) TEST_WITH(name, scene_setup, NULL)
+#define SCENE_TEST(name) TEST_OF(name, scene_setup, NULL, scene *s)
 
 static fsdp_status hear(void *arg, fsdp__probe_event *e)
 {
@@ -139,7 +139,6 @@ static void check_rank(const scene *s, const reading *r, int rank)
 
 SCENE_TEST(a_trace_has_what_others_hear_of_every_rank)
 {
-    scene *s = *state;
     static const int worlds[] = {1, 2, 3, 4, 8};
 
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
@@ -158,7 +157,6 @@ SCENE_TEST(a_trace_has_what_others_hear_of_every_rank)
 
 SCENE_TEST(a_packed_trace_is_one_file_of_all_ranks)
 {
-    scene *s = *state;
     unsigned char *bytes;
     size_t count;
     reading r;
@@ -176,7 +174,6 @@ SCENE_TEST(a_packed_trace_is_one_file_of_all_ranks)
 
 SCENE_TEST(slices_say_what_ran_and_for_whom)
 {
-    scene *s = *state;
     const json_t *gather, *args;
     reading r;
 
@@ -197,7 +194,6 @@ SCENE_TEST(slices_say_what_ran_and_for_whom)
 
 SCENE_TEST(a_trace_in_which_nothing_happens_is_one)
 {
-    scene *s = *state;
     reading r;
 
     s->no_work = true;
@@ -217,7 +213,6 @@ static void tell_unit(fsdp_context *context, const int *unit, const char *name, 
 
 SCENE_TEST(units_have_rows_and_those_that_overlap_rows_of_their_own)
 {
-    scene *s = *state;
     fsdp_context *context = test_context();
     fsdp_trace *trace = NULL;
     static const int a, b;
@@ -258,7 +253,6 @@ SCENE_TEST(units_have_rows_and_those_that_overlap_rows_of_their_own)
 
 SCENE_TEST(what_has_no_room_is_left_out_and_said)
 {
-    scene *s = *state;
     fsdp_context *context = test_context();
     fsdp_trace *trace = NULL;
     float value;
@@ -281,7 +275,6 @@ SCENE_TEST(what_has_no_room_is_left_out_and_said)
 
 SCENE_TEST(a_file_that_is_no_trace_stays)
 {
-    scene *s = *state;
     fsdp_context *context = test_context();
     fsdp_trace *trace = NULL, *second = NULL;
     size_t bytes;
@@ -320,7 +313,6 @@ static void trace_on_a_full_disk(fsdp_context *context, void *arg)
 
 SCENE_TEST(a_full_disk_is_told_to_all_ranks_and_leaves_what_was_there)
 {
-    scene *s = *state;
     char *command, *before, *after;
     size_t bytes, bytes_after;
 
@@ -337,8 +329,6 @@ SCENE_TEST(a_full_disk_is_told_to_all_ranks_and_leaves_what_was_there)
 
 SCENE_TEST(no_allocation_that_fails_costs_more_than_the_trace)
 {
-    scene *s = *state;
-
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
         fsdp_context *context;
         fsdp_trace *trace = NULL;
@@ -382,7 +372,6 @@ static void lose_a_rank(fsdp_context *context, void *arg)
 
 SCENE_TEST(without_the_other_ranks_rank_0_writes_what_it_has)
 {
-    scene *s = *state;
     reading r;
 
     test_run_ranks(3, lose_a_rank, s);
@@ -422,7 +411,7 @@ static void misuse(fsdp_context *context, void *arg)
 
 SCENE_TEST(a_trace_that_is_misused_on_one_rank_fails_on_all)
 {
-    test_run_worlds(1, 3, misuse, *state);
+    test_run_worlds(1, 3, misuse, s);
     CHECK_ERROR(fsdp_trace_begin(NULL, "x", NULL, &(fsdp_trace *){NULL}), FSDP_INVALID, "a context");
     CHECK_STATUS(fsdp_trace_end(NULL), FSDP_INVALID);
     fsdp_trace_abandon(NULL);

@@ -46,7 +46,7 @@ static int scene_teardown(void **state)
     return 0;
 }
 
-#define SCENE_TEST(name) TEST_WITH(name, scene_setup, scene_teardown)
+#define SCENE_TEST(name) TEST_OF(name, scene_setup, scene_teardown, scene *s)
 
 static void hear(void *arg, fsdp_log_level level, const char *line)
 {
@@ -151,7 +151,6 @@ static void check_lacks(const scene *s, const char *why)
 
 SCENE_TEST(a_library_that_cannot_be_opened_costs_the_record_alone)
 {
-    scene *s = *state;
     char *file = test_path(s->folder, "libcupti.so.13");
 
     test_write_file(file, "no library", 10);
@@ -167,7 +166,6 @@ SCENE_TEST(the_real_library_refuses_without_a_driver)
 {
     static const char *const folders[] = {"/usr/local/cuda/lib64", "/usr/local/cuda-13.0/lib64",
                                           "/usr/local/cuda-13.0/lib"};
-    scene *s = *state;
     char path[80] = "";
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
 
@@ -188,7 +186,6 @@ SCENE_TEST(what_is_refused_costs_the_record_alone_and_leaves_nothing)
 {
     static const char *const calls[] = {"cuptiActivityRegisterTimestampCallback", "cuptiActivityRegisterCallbacks",
                                         "cuptiActivityEnable"};
-    scene *s = *state;
 
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++, fakecuda.mend())
         for (long n = 1, failed = 1; failed; n++) {
@@ -211,7 +208,6 @@ SCENE_TEST(what_is_refused_costs_the_record_alone_and_leaves_nothing)
 
 SCENE_TEST(a_gpu_tells_what_it_ran_and_who_issued_it)
 {
-    scene *s = *state;
     const json_t *kernel;
     reading r;
 
@@ -229,7 +225,6 @@ SCENE_TEST(a_gpu_tells_what_it_ran_and_who_issued_it)
 
 SCENE_TEST(ranks_of_one_process_have_each_their_own)
 {
-    scene *s = *state;
     static const int worlds[] = {2, 3};
 
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) { /* of three, two share a GPU */
@@ -248,7 +243,6 @@ SCENE_TEST(ranks_of_one_process_have_each_their_own)
 
 SCENE_TEST(records_that_no_buffer_can_hold_come_in_several)
 {
-    scene *s = *state;
     reading r;
 
     s->rounds = MANY;
@@ -262,7 +256,6 @@ SCENE_TEST(records_that_no_buffer_can_hold_come_in_several)
 SCENE_TEST(records_that_are_dropped_or_lost_are_missed)
 {
     static const int fates[] = {DROPPED, LOST};
-    scene *s = *state;
 
     for (size_t i = 0; i < sizeof fates / sizeof *fates; i++) {
         reading r;
@@ -281,8 +274,6 @@ SCENE_TEST(records_that_are_dropped_or_lost_are_missed)
 
 SCENE_TEST(a_flush_that_fails_leaves_nothing)
 {
-    scene *s = *state;
-
     fakecuda.fail_call("cuptiActivityFlushAll", 1, UNKNOWN, false);
     trace_alone(s);
     CHECK_CONTAINS(s->said, "cuptiActivityFlushAll");
@@ -299,8 +290,6 @@ TEST(a_device_that_is_closed_ends_its_record)
 
 SCENE_TEST(no_allocation_that_fails_costs_more_than_records)
 {
-    scene *s = *state;
-
     for (long n = 1; n <= 24; n++) {
         fsdp_context *context = test_context();
         fsdp_device *gpu = CHECK_PTR(fsdp_cuda(context, 0));
