@@ -10,7 +10,7 @@
 #include "checkpoint/digest_text.h"
 #include "train/run.h"
 
-int story_setup(void **state)
+story *story_new(void)
 {
     story *s = test_new(sizeof *s);
     char *data;
@@ -30,7 +30,12 @@ int story_setup(void **state)
                             "lr_scheduler.warmup_steps=2 lr_scheduler.decay_type=cosine metrics.log_freq=1 "
                             "data.path=%s",
                             data);
-    *state = s;
+    return s;
+}
+
+int story_setup(void **state)
+{
+    *state = story_new();
     return 0;
 }
 
@@ -189,6 +194,22 @@ void story_go(story *s, int world)
         TEST_FAIL("the run failed on %d ranks: %s", world, s->message);
 }
 
+void story_stop(story *s, int world, int step)
+{
+    s->end_after = step;
+    story_run(s, world);
+    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+}
+
+void story_go_on(story *s, int world)
+{
+    int step = s->end_after;
+
+    s->end_after = 0;
+    story_go(s, world);
+    CHECK_EQ(s->resumed_step, step);
+}
+
 bool story_has(const story *s, const char *name)
 {
     char *path = test_path(s->folder, name);
@@ -203,6 +224,15 @@ char *story_weights(const story *s, size_t *bytes)
     char *data = test_read_file(path, bytes);
 
     return data;
+}
+
+void story_check_weights(const story *s, const char *expected, size_t bytes)
+{
+    size_t written;
+    char *weights = story_weights(s, &written);
+
+    CHECK_EQ(written, bytes);
+    CHECK_BYTES(weights, expected, bytes);
 }
 
 /* ---- a state ---- */

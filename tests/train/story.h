@@ -36,6 +36,7 @@ typedef struct story {
     bool fired;
 } story;
 
+story *story_new(void);
 int story_setup(void **state);
 /* As fsdp_train_config_set; must succeed. */
 void story_set(story *s, const char *key, const char *value);
@@ -45,12 +46,16 @@ void story_get_worse(story *s);
 void story_run(story *s, int world);
 /* The same, which must succeed. */
 void story_go(story *s, int world);
+/* Runs until the last rank ends it after that step; and goes on from there to the end. */
+void story_stop(story *s, int world, int step);
+void story_go_on(story *s, int world);
 /* Whether <folder>/<name> is there. */
 bool story_has(const story *s, const char *name);
 /* Writes `to` over the place of step-N's manifest that begins with `from`; it stays one that fits its digest. */
 void story_edit_manifest(const story *s, const char *step, const char *from, const char *to);
 /* What the export has written. */
 char *story_weights(const story *s, size_t *bytes);
+void story_check_weights(const story *s, const char *expected, size_t bytes);
 
 /* A digest of all that a run which stands has: model, optimizer state, average of the weights (0: none of it), all
  * whole, and its place in the data. The same on every rank. [collective] */
@@ -70,6 +75,6 @@ typedef struct story_passage {
 void story_leave(fsdp_context *context, void *passage);
 void story_find(fsdp_context *context, void *passage);
 
-#define STORY_TEST(name) TEST_WITH(name, story_setup, NULL)
+#define STORY_TEST(name) TEST_OF(name, story_setup, NULL, story *s)
 
 #endif

@@ -25,8 +25,8 @@ static void set_adapter(story *s)
 static void in_pieces_as_in_one(story *s, int world)
 {
     double losses[STORY_STEPS + 1];
-    size_t bytes, again_bytes;
-    char *weights, *again;
+    size_t bytes;
+    char *weights;
 
     story_set(s, "export.path", s->model);
     story_go(s, world);
@@ -34,17 +34,13 @@ static void in_pieces_as_in_one(story *s, int world)
     weights = story_weights(s, &bytes);
     story_set(s, "checkpoint.folder", s->folder);
     for (int piece = 0; piece < 2; piece++) {
-        s->end_after = 2 * piece + 2;
-        story_run(s, world);
-        CHECK_EQ(s->status, FSDP_INTERRUPTED);
+        story_stop(s, world, 2 * piece + 2);
         CHECK_BYTES(s->losses + 2 * piece + 1, losses + 2 * piece + 1, 2 * sizeof *losses);
     }
     s->end_after = 0;
     story_go(s, world);
     CHECK_BYTES(s->losses + 5, losses + 5, 2 * sizeof *losses);
-    again = story_weights(s, &again_bytes);
-    CHECK_EQ(again_bytes, bytes);
-    CHECK_BYTES(again, weights, bytes);
+    story_check_weights(s, weights, bytes);
 }
 
 STORY_TEST(a_run_in_pieces_is_the_run_in_one)
@@ -62,10 +58,10 @@ STORY_TEST(a_run_in_pieces_is_the_run_in_one)
     for (size_t i = 0; i < FSDP__COUNT_OF(keys); i++) {
         if (!test_takes((int)i + 2, 1, 3)) /* zero1, nf4, full */
             continue;
-        story_setup(state);
-        set_adapter(*state);
-        story_set(*state, keys[i][0], keys[i][1]);
-        in_pieces_as_in_one(*state, 1 + (int)i % 3);
+        s = story_new();
+        set_adapter(s);
+        story_set(s, keys[i][0], keys[i][1]);
+        in_pieces_as_in_one(s, 1 + (int)i % 3);
     }
 }
 
@@ -86,12 +82,11 @@ typedef struct side {
 } side;
 
 /* From one world and door to another; `quantize` is that of the base. */
-static void check_passage(void **state, const side sides[2], const char *quantize)
+static void check_passage(const side sides[2], const char *quantize)
 {
     story_passage p = {.left = {.step = -1}};
 
-    story_setup(state);
-    p.story = *state;
+    p.story = story_new();
     set_adapter(p.story);
     if (sides[0].world == 8 || sides[1].world == 8)
         story_set(p.story, "training.global_batch_size", STORY_BATCH_OF_8);
@@ -111,26 +106,26 @@ static void check_passage(void **state, const side sides[2], const char *quantiz
     CHECK_EQ(p.found.step, 2);
 }
 
-STORY_TEST(at_other_ranks_and_through_another_door_it_goes_on)
+TEST(at_other_ranks_and_through_another_door_it_goes_on)
 {
     static const side sides[] = {{"fsdp2", 2, 1}, {"ddp", 3, 1},   {"fsdp2", 1, 1}, {"zero2", 4, 1},
                                  {"fsdp1", 8, 1}, {"zero3", 3, 1}, {"fsdp2", 2, 1}};
 
     for (int i = 0; i < 6; i += test_brief() ? 3 : 1) {
-        check_passage(state, sides + i, "none");
+        check_passage(sides + i, "none");
         if (i < 3) /* fsdp1 has no codes */
-            check_passage(state, sides + i, i % 2 ? "int8" : "nf4");
+            check_passage(sides + i, i % 2 ? "int8" : "nf4");
     }
 }
 
 /* ---- teams ---- */
 
-STORY_TEST(a_run_goes_on_with_any_teams)
+TEST(a_run_goes_on_with_any_teams)
 {
     static const side sides[] = {{"fsdp2", 2, 2}, {"fsdp2", 3, 1}, {"fsdp2", 4, 2}, {"zero1", 2, 1}, {"fsdp2", 8, 2}};
 
     for (int i = 0; i < 4; i += test_brief() ? 3 : 1)
-        check_passage(state, sides + i, "none");
+        check_passage(sides + i, "none");
 }
 
 /* Runs it with teams of so many ranks. Reads the tensors of the adapter that it exports. free() them. */
@@ -161,7 +156,6 @@ STORY_TEST(a_team_exports_the_adapter_that_one_rank_does)
     static const int worlds[][2] = {{2, 2}, {4, 2}, {6, 2}};
     double losses[STORY_STEPS + 1];
     int64_t count, alone_count;
-    story *s = *state;
     float *alone;
 
     set_adapter(s);
@@ -187,7 +181,6 @@ STORY_TEST(a_team_exports_the_adapter_that_one_rank_does)
 
 STORY_TEST(a_checkpoint_has_the_adapter_alone)
 {
-    story *s = *state;
     fsdp_checkpoint_reader *reader = NULL;
     char *path;
     int64_t model = 0;
@@ -222,7 +215,6 @@ static int64_t tensors_with(const char *folder, const char *file, const char *pa
 
 STORY_TEST(the_export_is_a_folder_of_peft_or_the_merged_model)
 {
-    story *s = *state;
     fsdp_lora_options *options = NULL;
     fsdp_model_config config;
     char *config_path;
@@ -248,7 +240,7 @@ STORY_TEST(the_export_is_a_folder_of_peft_or_the_merged_model)
 }
 
 /* What a merged model computes is what was trained: the decoded weights with the adapter in them. */
-STORY_TEST(a_quantized_base_is_decoded_when_it_is_merged)
+TEST(a_quantized_base_is_decoded_when_it_is_merged)
 {
     static const char *const kinds[] = {"nf4", "int8"};
     static const char *const own[] = {"model.preset",  "model.n_layers",   "model.dim",
@@ -256,10 +248,8 @@ STORY_TEST(a_quantized_base_is_decoded_when_it_is_merged)
 
     for (int i = 0; i < 2; i++) {
         double trained;
-        story *s;
+        story *s = story_new();
 
-        story_setup(state);
-        s = *state;
         set_adapter(s);
         test_set_keys(s->config, "adapter.dropout=0 adapter.quantize=%s adapter.modules_to_save=lm_head", kinds[i]);
         story_set(s, "optimizer.lr", "1e-12"); /* so the last step has the loss of what is exported */
@@ -278,14 +268,11 @@ STORY_TEST(a_quantized_base_is_decoded_when_it_is_merged)
 /* The best weights come from their checkpoint, or from a copy: of the adapter alone, and merged then. */
 STORY_TEST(the_best_adapter_is_exported)
 {
-    story *s = *state;
-
     for (int saves = 0; saves < 2; saves++)
         for (int merges = 0; merges < 2; merges++) {
             if (!test_takes(saves + merges, 1, 2))
                 continue;
-            story_setup(state);
-            s = *state;
+            s = story_new();
             set_adapter(s);
             story_set(s, "optimizer.lr", "10"); /* it gets worse */
             test_set_keys(s->config, "validation.share=0.2 validation.freq=1 export.which=best");
@@ -335,18 +322,16 @@ static void check_memory(fsdp_context *context, void *arg)
 
 STORY_TEST(optimizer_state_is_that_of_the_adapter_alone)
 {
-    set_adapter(*state);
-    test_run_worlds(1, 3, check_memory, *state);
+    set_adapter(s);
+    test_run_worlds(1, 3, check_memory, s);
 }
 
 /* ---- refusals ---- */
 
-static void check_refused(void **state, const char *const (*keys)[2], int count, const char *part)
+static void check_refused(const char *const (*keys)[2], int count, const char *part)
 {
-    story *s;
+    story *s = story_new();
 
-    story_setup(state);
-    s = *state;
     for (int i = 0; i < count; i++)
         story_set(s, keys[i][0], keys[i][1]);
     story_run(s, 1);
@@ -397,12 +382,12 @@ STORY_TEST(keys_that_do_not_fit_are_refused)
 
         while (count < 4 && cases[i].keys[count][0])
             count++;
-        check_refused(state, cases[i].keys, count, cases[i].part);
+        check_refused(cases[i].keys, count, cases[i].part);
     }
 }
 
 /* What a run goes on with must be the adapter of its checkpoint, beside the same base. */
-STORY_TEST(another_adapter_or_base_is_not_gone_on_with)
+TEST(another_adapter_or_base_is_not_gone_on_with)
 {
     static const char *const changes[][3] = {{"adapter.alpha", "7", "adapter.alpha is 6 and 7"},
                                              {"adapter.rank", "4", "adapter.rank is 3 and 4"},
@@ -410,15 +395,11 @@ STORY_TEST(another_adapter_or_base_is_not_gone_on_with)
                                              {"training.seed", "9", "the base's training.seed is"}};
 
     for (size_t i = 0; i < FSDP__COUNT_OF(changes); i++) {
-        story *s;
+        story *s = story_new();
 
-        story_setup(state);
-        s = *state;
         set_adapter(s);
         story_set(s, "checkpoint.folder", s->folder);
-        s->end_after = 2;
-        story_run(s, 1);
-        CHECK_EQ(s->status, FSDP_INTERRUPTED);
+        story_stop(s, 1, 2);
         story_set(s, changes[i][0], changes[i][1]);
         story_run(s, 1);
         CHECK(s->status != FSDP_OK && s->status != FSDP_INTERRUPTED);

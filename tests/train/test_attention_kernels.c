@@ -48,9 +48,8 @@ static int setup(void **state)
 
 /* ---- what is refused ---- */
 
-TEST_WITH(a_model_that_cudnn_is_not_asked_for_is_refused_with_what_to_set, setup, NULL)
+TEST_OF(a_model_that_cudnn_is_not_asked_for_is_refused_with_what_to_set, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     fsdp_train_run run = {.config = f->config, .model_config = {.max_seq_len = 16, .head_dim = 64}};
 
     CHECK_OK(fsdp__train_check_model(run.config, &run.model_config));
@@ -83,10 +82,8 @@ static void fail_on_cpu(fsdp_context *context, void *arg)
     CHECK_NULL(run);
 }
 
-TEST_WITH(a_processor_has_no_fast_attention, setup, NULL)
+TEST_OF(a_processor_has_no_fast_attention, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     set_key(f, "training.device", "cpu");
     for (int world = 1; world <= 3; world++) {
         f->config->training.global_batch_size = 2 * world;
@@ -131,10 +128,9 @@ static losses losses_by(fixture *f, const char *kernels, int world)
     return l;
 }
 
-TEST_WITH(a_run_by_cudnn_has_the_losses_of_own_kernels, setup, NULL)
+TEST_OF(a_run_by_cudnn_has_the_losses_of_own_kernels, setup, NULL, fixture *f)
 {
     static const char *const others[] = {"fast", "fast_repeatable"};
-    fixture *f = *state;
 
     test_need_gpu();
     set_key(f, "training.device", "cuda");

@@ -157,8 +157,6 @@ static fakecuda_copies copies_of(story *s, int world)
 
 STORY_TEST(batches_checkpoints_and_exports_of_a_gpu_go_through_pinned_memory)
 {
-    story *s = *state;
-
     if (test_brief()) {
         print_message("skipped under a sanitizer, but for make test-long: a GPU's kernels take too long there\n");
         skip();

@@ -44,9 +44,8 @@ static void goes(story *s, int64_t room)
     test_limit_room(-1);
 }
 
-TEST_WITH(all_that_goes_to_one_disk_is_added_up, write_everything, NULL)
+TEST_OF(all_that_goes_to_one_disk_is_added_up, write_everything, NULL, story *s)
 {
-    story *s = *state;
     int64_t metrics = 400 * STORY_STEPS, beside = 1 << 17; /* texts, which are long beside so small a model */
 
     refuses(s, CHECKPOINT - 1, "checkpoint.folder: it needs ");
@@ -65,9 +64,8 @@ TEST_WITH(all_that_goes_to_one_disk_is_added_up, write_everything, NULL)
 }
 
 /* At the export the checkpoint before the last is gone, and a validation may have ended the run at its first one. */
-TEST_WITH(what_need_not_be_written_is_no_reason, write_everything, NULL)
+TEST_OF(what_need_not_be_written_is_no_reason, write_everything, NULL, story *s)
 {
-    story *s = *state;
     int64_t metrics = 400 * STORY_STEPS;
 
     story_set(s, "checkpoint.keep_latest_k", "1");
@@ -91,9 +89,8 @@ static char *open_fifo(const story *s, int *out_fd)
     return path;
 }
 
-TEST_WITH(a_pipe_fills_no_disk, write_everything, NULL)
+TEST_OF(a_pipe_fills_no_disk, write_everything, NULL, story *s)
 {
-    story *s = *state;
     int fd;
 
     story_set(s, "metrics.jsonl", open_fifo(s, &fd));
@@ -114,9 +111,8 @@ static char *other_disk(const story *s)
     return NULL;
 }
 
-TEST_WITH(each_disk_has_a_sum_of_its_own, write_everything, NULL)
+TEST_OF(each_disk_has_a_sum_of_its_own, write_everything, NULL, story *s)
 {
-    story *s = *state;
     char *other = other_disk(s);
 
     if (!other)
@@ -128,10 +124,8 @@ TEST_WITH(each_disk_has_a_sum_of_its_own, write_everything, NULL)
 }
 
 /* Nobody knows how many of so many steps are taken. */
-TEST_WITH(metrics_of_a_run_without_an_end_are_no_reason, write_everything, NULL)
+TEST_OF(metrics_of_a_run_without_an_end_are_no_reason, write_everything, NULL, story *s)
 {
-    story *s = *state;
-
     story_set(s, "training.steps", "1000000000000");
     refuses(s, (int64_t)300 << 20, "for metrics (metrics.jsonl): make room");
     s->end_after = 2;

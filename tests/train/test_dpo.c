@@ -105,12 +105,8 @@ static void go_on(story *s, int first, int second, double *whole, double *pieces
     story_go(s, first);
     memcpy(whole, s->losses, sizeof s->losses);
     story_set(s, "checkpoint.folder", s->folder);
-    s->end_after = 3;
-    story_run(s, first);
-    CHECK_EQ(s->status, FSDP_INTERRUPTED);
-    s->end_after = 0;
-    story_go(s, second);
-    CHECK_EQ(s->resumed_step, 3);
+    story_stop(s, first, 3);
+    story_go_on(s, second);
     memcpy(pieces, s->losses, sizeof s->losses);
 }
 
@@ -118,8 +114,8 @@ STORY_TEST(a_run_that_goes_on_has_the_same_reference_to_the_bit)
 {
     double whole[STORY_STEPS + 1], pieces[STORY_STEPS + 1];
 
-    tuning_prefer(*state);
-    go_on(*state, 2, 2, whole, pieces);
+    tuning_prefer(s);
+    go_on(s, 2, 2, whole, pieces);
     CHECK(fabs(whole[1] - log(2)) < 1e-6);
     CHECK(whole[6] < 0.69);
     for (int step = 4; step <= 6; step++)
@@ -130,17 +126,15 @@ STORY_TEST(an_adapter_goes_on_at_another_world)
 {
     double whole[STORY_STEPS + 1], pieces[STORY_STEPS + 1];
 
-    tuning_prefer(*state);
-    story_set(*state, "adapter.rank", "2");
-    go_on(*state, 3, 2, whole, pieces);
+    tuning_prefer(s);
+    story_set(s, "adapter.rank", "2");
+    go_on(s, 3, 2, whole, pieces);
     for (int step = 4; step <= 6; step++)
         CHECK(fabs(whole[step] / pieces[step] - 1) < 1e-5);
 }
 
 STORY_TEST(a_checkpoint_of_another_objective_has_no_reference)
 {
-    story *s = *state;
-
     tuning_prefer(s);
     story_set(s, "training.objective", "next_token");
     tuning_write_pairs(s, "{\"prompt\": \"count\", \"completion\": \" up\"}\n");
@@ -156,8 +150,6 @@ STORY_TEST(a_checkpoint_of_another_objective_has_no_reference)
 /* What is advised of other data must not be refused then: a reference is of its data. */
 STORY_TEST(other_pairs_cannot_begin_again)
 {
-    story *s = *state;
-
     tuning_prefer(s);
     story_set(s, "checkpoint.folder", s->folder);
     story_go(s, 1);
@@ -171,7 +163,7 @@ STORY_TEST(other_pairs_cannot_begin_again)
     CHECK_NULL(strstr(s->message, "exclude_from_loading"));
 }
 
-STORY_TEST(keys_and_rows_that_do_not_fit_are_refused)
+TEST(keys_and_rows_that_do_not_fit_are_refused)
 {
     static const struct {
         const char *key, *value, *rows, *message;
@@ -190,11 +182,8 @@ STORY_TEST(keys_and_rows_that_do_not_fit_are_refused)
     };
 
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        story *s = NULL;
-        void *own = NULL;
+        story *s = story_new();
 
-        story_setup(&own);
-        s = own;
         tuning_prefer(s);
         if (strcmp(all[i].key, "adapter.modules_to_save") == 0)
             story_set(s, "adapter.rank", "2");
@@ -205,13 +194,10 @@ STORY_TEST(keys_and_rows_that_do_not_fit_are_refused)
         if (s->status == FSDP_OK || !strstr(s->message, all[i].message))
             TEST_FAIL("%s: %s: '%s'", all[i].key, all[i].value, s->message);
     }
-    (void)state;
 }
 
 STORY_TEST(keys_of_dpo_need_the_objective)
 {
-    story *s = *state;
-
     story_set(s, "dpo.beta", "0.2");
     story_run(s, 1);
     CHECK(strstr(s->message, "dpo.beta is set, but training.objective is not dpo") != NULL);
@@ -219,8 +205,6 @@ STORY_TEST(keys_of_dpo_need_the_objective)
 
 STORY_TEST(a_failing_allocation_ends_all_ranks)
 {
-    story *s = *state;
-
     tuning_prefer(s);
     story_set(s, "adapter.rank", "2");
     story_set(s, "training.steps", "1");

@@ -113,16 +113,13 @@ static void look(fsdp_context *context, void *arg)
 static void leave_checkpoint(story *s, int world)
 {
     story_set(s, "checkpoint.folder", s->folder);
-    s->end_after = 3;
-    story_run(s, world);
-    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    story_stop(s, world, 3);
     s->end_after = 0;
 }
 
 STORY_TEST(pairs_that_are_held_out_have_the_same_bits_in_any_world)
 {
     static const int worlds[] = {1, 2, 3, 4, 8};
-    story *s = *state;
     looking first = {.story = s}, l = {.story = s};
 
     tuning_prefer(s);
@@ -147,7 +144,6 @@ STORY_TEST(pairs_that_are_held_out_have_the_same_bits_in_any_world)
 
 STORY_TEST(steps_of_a_validation_are_batches_of_pairs)
 {
-    story *s = *state;
     looking l = {.story = s};
 
     tuning_prefer(s);
@@ -175,8 +171,6 @@ static void set_other_pairs(story *s, int count)
 
 STORY_TEST(other_pairs_have_no_reference_where_a_run_goes_on)
 {
-    story *s = *state;
-
     tuning_prefer(s);
     set_other_pairs(s, 5);
     leave_checkpoint(s, 1);
@@ -191,7 +185,6 @@ STORY_TEST(other_pairs_have_no_reference_where_a_run_goes_on)
 
 STORY_TEST(the_base_of_an_adapter_is_the_reference_of_other_pairs_too)
 {
-    story *s = *state;
     looking l = {.story = s}, again = {.story = s};
 
     tuning_prefer(s);
@@ -209,7 +202,6 @@ STORY_TEST(the_base_of_an_adapter_is_the_reference_of_other_pairs_too)
 
 STORY_TEST(lines_of_metrics_have_the_rewards)
 {
-    story *s = *state;
     char *path = test_path(s->directory, "metrics.jsonl"), *text, *line;
 
     tuning_prefer(s);
@@ -228,7 +220,6 @@ STORY_TEST(lines_of_metrics_have_the_rewards)
 
 STORY_TEST(texts_are_no_pairs_to_validate_on)
 {
-    story *s = *state;
     char *path = test_path(s->directory, "data.txt");
 
     tuning_prefer(s);
@@ -240,8 +231,6 @@ STORY_TEST(texts_are_no_pairs_to_validate_on)
 
 STORY_TEST(a_failing_allocation_ends_all_ranks)
 {
-    story *s = *state;
-
     tuning_prefer(s);
     story_set(s, "validation.share", "0.21");
     story_set(s, "training.steps", "1");

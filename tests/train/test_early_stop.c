@@ -120,13 +120,12 @@ static void run(fixture *f, int world)
     }
 }
 
-TEST_WITH(validations_come_every_so_many_steps_and_at_the_end, setup, NULL)
+TEST_OF(validations_come_every_so_many_steps_and_at_the_end, setup, NULL, fixture *f)
 {
     static const struct {
         const char *freq;
         int64_t steps[8];
     } cases[] = {{"3", {3, 6, 7}}, {"7", {7}}, {"100", {7}}, {"1", {1, 2, 3, 4, 5, 6, 7}}};
-    fixture *f = *state;
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int count = 0;
@@ -143,10 +142,8 @@ TEST_WITH(validations_come_every_so_many_steps_and_at_the_end, setup, NULL)
 }
 
 /* A rate so low that nothing changes. */
-TEST_WITH(a_loss_that_stays_ends_the_run, setup, NULL)
+TEST_OF(a_loss_that_stays_ends_the_run, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     test_set_keys(f->config,
                   "optimizer.lr=1e-30 optimizer.weight_decay=0 training.early_stop=2 validation.freq=2 "
                   "export.path=%s",
@@ -166,10 +163,8 @@ TEST_WITH(a_loss_that_stays_ends_the_run, setup, NULL)
 }
 
 /* Each is the lowest, and none by enough. */
-TEST_WITH(small_improvements_are_none, setup, NULL)
+TEST_OF(small_improvements_are_none, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     test_set_keys(f->config, "validation.freq=1 training.early_stop=3 training.early_stop_min_delta=100");
     run(f, 2);
     CHECK_EQ(f->trained[0], 4);
@@ -183,9 +178,8 @@ TEST_WITH(small_improvements_are_none, setup, NULL)
     CHECK_EQ(f->seen[0][2].without_improvement, 0);
 }
 
-TEST_WITH(what_is_not_a_number_is_no_improvement, setup, NULL)
+TEST_OF(what_is_not_a_number_is_no_improvement, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     char *text;
 
     test_set_keys(f->config,
@@ -199,9 +193,8 @@ TEST_WITH(what_is_not_a_number_is_no_improvement, setup, NULL)
     CHECK_CONTAINS(text, "\"loss\": null, \"perplexity\": null, \"tokens\": ");
 }
 
-TEST_WITH(each_has_a_line_behind_that_of_its_step, setup, NULL)
+TEST_OF(each_has_a_line_behind_that_of_its_step, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     char *at, expected[80];
 
     set(f, "validation.freq", "3");
@@ -241,10 +234,8 @@ static void fail_alone(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(an_allocation_that_fails_is_an_error, setup, NULL)
+TEST_OF(an_allocation_that_fails_is_an_error, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     set(f, "validation.steps", "2");
     for (f->n = 1, f->hit = true; f->hit; f->n += test_long() ? 1 : 5)
         test_run_ranks(1, fail_alone, f);
@@ -268,10 +259,8 @@ static void fail_together(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(one_rank_that_fails_ends_all, setup, NULL)
+TEST_OF(one_rank_that_fails_ends_all, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     for (f->n = 1; f->n < 100; f->n += 24)
         test_run_ranks(MOST_RANKS, fail_together, f);
 }

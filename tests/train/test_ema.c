@@ -4,35 +4,33 @@
 #include "train/run.h"
 #include "train/story.h"
 
-static story *anew(void **state, const char *const (*keys)[2])
+static story *anew(const char *const (*keys)[2])
 {
-    story *s;
+    story *s = story_new();
 
-    story_setup(state);
-    s = *state;
     story_set(s, "export.path", s->model);
     for (int i = 0; i < 6 && keys[i][0]; i++)
         story_set(s, keys[i][0], keys[i][1]);
     return s;
 }
 
-static char *weights_with(void **state, const char *const (*keys)[2], int world, size_t *bytes)
+static char *weights_with(const char *const (*keys)[2], int world, size_t *bytes)
 {
-    story *s = anew(state, keys);
+    story *s = anew(keys);
 
     story_go(s, world);
     return story_weights(s, bytes);
 }
 
-STORY_TEST(the_average_moves_by_a_share)
+TEST(the_average_moves_by_a_share)
 {
     static const char *const first[6][2] = {{"training.steps", "1"}, {"optimizer.lr", "1e-30"}};
     static const char *const last[6][2] = {{"training.steps", "1"}};
     static const char *const mean[6][2] = {
         {"training.steps", "1"}, {"training.ema_decay", "0.75"}, {"export.which", "ema"}};
     size_t bytes, at;
-    char *p0 = weights_with(state, first, 2, &bytes), *p1 = weights_with(state, last, 2, &bytes);
-    char *ema = weights_with(state, mean, 2, &bytes);
+    char *p0 = weights_with(first, 2, &bytes), *p1 = weights_with(last, 2, &bytes);
+    char *ema = weights_with(mean, 2, &bytes);
     uint64_t header;
     double moved = 0;
 
@@ -49,38 +47,32 @@ STORY_TEST(the_average_moves_by_a_share)
     CHECK(moved > 1e-3);
 }
 
-STORY_TEST(strategies_and_pieces_change_nothing)
+TEST(strategies_and_pieces_change_nothing)
 {
     static const char *const keys[6][2] = {{"training.ema_decay", "0.9"}, {"export.which", "ema"}};
     static const char *const strategies[] = {"fsdp2", "ddp", "zero1", "fsdp1"};
-    size_t bytes, more;
-    char *whole = weights_with(state, keys, 3, &bytes), *weights;
+    size_t bytes;
+    char *whole = weights_with(keys, 3, &bytes);
 
     for (int i = 0; i < 4; i++) {
-        story *s = anew(state, keys);
+        story *s = anew(keys);
 
         story_set(s, "parallelism.strategy", strategies[i]);
         story_set(s, "checkpoint.folder", s->folder);
-        s->end_after = 3;
-        story_run(s, 3);
-        CHECK_EQ(s->status, FSDP_INTERRUPTED);
-        s->end_after = 0;
-        story_go(s, 3);
-        CHECK_EQ(s->resumed_step, 3);
-        weights = story_weights(s, &more);
-        CHECK_EQ(more, bytes);
-        CHECK_BYTES(whole, weights, bytes);
+        story_stop(s, 3, 3);
+        story_go_on(s, 3);
+        story_check_weights(s, whole, bytes);
     }
 }
 
 /* All steps are done, and the export is of the average that the checkpoint has, whatever the number of ranks. */
-STORY_TEST(other_ranks_export_the_same_average)
+TEST(other_ranks_export_the_same_average)
 {
     static const char *const keys[6][2] = {{"training.ema_decay", "0.9"}, {"export.which", "ema"}};
     static const int worlds[] = {1, 2, 4, 8};
-    size_t bytes, more;
-    story *s = anew(state, keys);
-    char *first, *weights;
+    size_t bytes;
+    story *s = anew(keys);
+    char *first;
 
     story_set(s, "training.global_batch_size", STORY_BATCH_OF_8);
     story_set(s, "checkpoint.folder", s->folder);
@@ -89,13 +81,11 @@ STORY_TEST(other_ranks_export_the_same_average)
     for (int i = 0; i < 4; i++) {
         story_go(s, worlds[i]);
         CHECK_EQ(s->resumed_step, STORY_STEPS);
-        weights = story_weights(s, &more);
-        CHECK_EQ(more, bytes);
-        CHECK_BYTES(first, weights, bytes);
+        story_check_weights(s, first, bytes);
     }
 }
 
-STORY_TEST(training_does_not_change_by_it)
+TEST(training_does_not_change_by_it)
 {
     static const char *const plain[6][2] = {{"validation.share", "0.2"}, {"validation.freq", "2"}};
     static const char *const averaged[6][2] = {{"validation.share", "0.2"},
@@ -109,7 +99,7 @@ STORY_TEST(training_does_not_change_by_it)
         size_t bytes[2];
 
         for (int k = 0; k < 2; k++) {
-            story *s = anew(state, k ? averaged : plain);
+            story *s = anew(k ? averaged : plain);
 
             story_set(s, "parallelism.strategy", strategies[i]);
             story_go(s, 2);
@@ -175,30 +165,30 @@ static void fail_at(fsdp_context *context, void *arg)
     test_drop_workspace(context);
 }
 
-STORY_TEST(a_validation_that_fails_puts_the_weights_back)
+TEST(a_validation_that_fails_puts_the_weights_back)
 {
     static const char *const keys[6][2] = {{"validation.share", "0.2"},
                                            {"validation.steps", "1"},
                                            {"training.ema_decay", "0.9"},
                                            {"validation.which", "ema"}};
-    failing f = {.story = anew(state, keys), .n = 1, .hit = true};
+    failing f = {.story = anew(keys), .n = 1, .hit = true};
 
     for (; f.hit; f.n += test_brief() ? 7 : 1)
         test_run_ranks(1, fail_at, &f);
 }
 
-STORY_TEST(an_average_that_is_not_there_is_refused)
+TEST(an_average_that_is_not_there_is_refused)
 {
     static const char *const none[6][2] = {{"export.which", "ema"}};
     static const char *const best[6][2] = {{"validation.share", "0.2"},
                                            {"training.ema_decay", "0.9"},
                                            {"validation.which", "ema"},
                                            {"export.which", "best"}};
-    story *s = anew(state, none);
+    story *s = anew(none);
 
     story_run(s, 2);
     CHECK_CONTAINS(s->message, "export.which is ema, but there is no average of the weights: set training.ema_decay");
-    s = anew(state, best);
+    s = anew(best);
     story_run(s, 2);
     CHECK_CONTAINS(s->message, "validation.which is ema, but the weights of the best validation are to be exported");
 }

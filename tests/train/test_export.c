@@ -134,10 +134,8 @@ static void check_there(const fixture *f, const char *name, bool there)
 
 /* ---- tests ---- */
 
-TEST_WITH(a_run_holds_its_path_and_writes_it, setup, NULL)
+TEST_OF(a_run_holds_its_path_and_writes_it, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     run(f);
     CHECK_OK(f->status[0]);
     CHECK_EQ(f->holds, 1);
@@ -155,10 +153,8 @@ static void take_away(fixture *f)
     test_write_file(file, "theirs", 6);
 }
 
-TEST_WITH(a_model_that_cannot_be_written_goes_elsewhere, setup, NULL)
+TEST_OF(a_model_that_cannot_be_written_goes_elsewhere, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     f->before_export = take_away;
     for (int i = 1; i <= 2; i++) {
         run(f);
@@ -194,9 +190,8 @@ static void take_all_away(fixture *f)
     test_write_file(lines, "theirs", 6);
 }
 
-TEST_WITH(both_reasons_are_told, setup, NULL)
+TEST_OF(both_reasons_are_told, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     char *below = test_path(f->directory, "below"), *lines = test_path(f->directory, "lines");
 
     set_path(f, "export.fallback_path", "rescued");
@@ -233,10 +228,9 @@ TEST_WITH(both_reasons_are_told, setup, NULL)
 }
 
 /* It would fail for the same reason. */
-TEST_WITH(the_second_path_is_another_one, setup, NULL)
+TEST_OF(the_second_path_is_another_one, setup, NULL, fixture *f)
 {
     static const char *const same[] = {"model", "model/", "model/../model", "link"};
-    fixture *f = *state;
     char *link = test_path(f->directory, "link");
 
     for (int there = 0; there < 2; there++) {
@@ -260,10 +254,9 @@ static void spoil_the_tokenizer(fixture *f)
     CHECK_EQ(mkfifo(file, 0666), 0);
 }
 
-TEST_WITH(a_tokenizer_takes_no_weights_along, setup, NULL)
+TEST_OF(a_tokenizer_takes_no_weights_along, setup, NULL, fixture *f)
 {
     static const char *const sizes[] = {"preset", "n_layers", "dim", "n_heads", "n_kv_heads", "ffn_dim"};
-    fixture *f = *state;
     char *tokens = test_path(f->directory, "tokens.bin");
     const uint16_t ids[1000] = {1, 2, 3};
 
@@ -300,9 +293,8 @@ static void stop_reading(fixture *f)
     f->reader = -1;
 }
 
-TEST_WITH(metrics_that_cannot_be_written_do_not_cost_the_model, setup, NULL)
+TEST_OF(metrics_that_cannot_be_written_do_not_cost_the_model, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     char *pipe = test_path(f->directory, "pipe");
 
     (void)signal(SIGPIPE, SIG_IGN);
@@ -320,10 +312,8 @@ TEST_WITH(metrics_that_cannot_be_written_do_not_cost_the_model, setup, NULL)
     (void)signal(SIGPIPE, SIG_DFL);
 }
 
-TEST_WITH(what_is_known_before_is_told_before, setup, NULL)
+TEST_OF(what_is_known_before_is_told_before, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     take_away(f);
     run(f);
     CHECK_EQ(f->status[0], FSDP_INVALID);
@@ -347,10 +337,8 @@ static void a_second_run_into_the_path_is_told(fixture *f)
     fsdp_context_free(context);
 }
 
-TEST_WITH(two_runs_do_not_write_one_path, setup, NULL)
+TEST_OF(two_runs_do_not_write_one_path, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     f->before_export = a_second_run_into_the_path_is_told;
     run(f);
     CHECK_OK(f->status[0]);
@@ -362,10 +350,8 @@ static void give_up(fixture *f)
     fsdp_hub_abandon(f->held);
 }
 
-TEST_WITH(what_is_given_up_is_not_written_elsewhere, setup, NULL)
+TEST_OF(what_is_given_up_is_not_written_elsewhere, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     f->before_export = give_up;
     run(f);
     CHECK_EQ(f->status[0], FSDP_INTERRUPTED);
@@ -394,10 +380,8 @@ static void export_with_a_fault(fsdp_context *context, void *arg)
 }
 
 /* And leaves no memory: a rank whose device has live bytes at its end fails. */
-TEST_WITH(a_rank_that_has_no_memory_fails_the_export_of_all, setup, NULL)
+TEST_OF(a_rank_that_has_no_memory_fails_the_export_of_all, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     f->hit = true;
     for (f->fault = 1; f->hit; f->fault++) {
         test_run_ranks(RANKS, export_with_a_fault, f);
@@ -456,8 +440,6 @@ static void export_what_is_not_finite(fsdp_context *context, void *arg)
 
 STORY_TEST(last_weights_that_are_not_finite_are_exported_where_the_run_goes_on)
 {
-    story *s = *state;
-
     set_getting_worse(s);
     test_run_ranks(2, export_what_is_not_finite, s);
     CHECK(!fsdp__path_exists(s->model));
@@ -488,7 +470,6 @@ static void export_without_memory(fsdp_context *context, void *arg)
 
 STORY_TEST(what_fails_after_the_best_is_gone_is_told_with_it)
 {
-    story *s = *state;
     bool looked = false, wrote = false;
 
     set_getting_worse(s);

@@ -139,10 +139,8 @@ static void use(fixture *f, const char *keys)
     }
 }
 
-TEST_WITH(every_strategy_writes_the_weights_that_were_loaded, setup, NULL)
+TEST_OF(every_strategy_writes_the_weights_that_were_loaded, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++) {
         set(f, "parallelism.data_parallel_replicate_degree", "1");
         set(f, "parallelism.fsdp1_use_orig_params", "");

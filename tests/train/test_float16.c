@@ -56,9 +56,8 @@ static void train(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(losses_are_those_of_float32, setup, NULL)
+TEST_OF(losses_are_those_of_float32, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     double exact[STEPS], bound = test_has_cpu_bits() ? 2e-3 : 4e-3; /* a GPU's logits have 16 bits, too */
 
     f->config->training.mixed_precision_param = FSDP_F32;
@@ -130,10 +129,8 @@ static void find_scale(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(too_large_a_scale_costs_steps_not_the_run, setup, NULL)
+TEST_OF(too_large_a_scale_costs_steps_not_the_run, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     f->scale = 0x1p23;
     for (int policy = FSDP_TRAIN_STOP; policy <= FSDP_TRAIN_CONTINUE; policy++) {
         f->config->training.on_nan = policy;
@@ -168,18 +165,15 @@ static void give_up(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(a_loss_that_is_not_finite_ends_the_run, setup, NULL)
+TEST_OF(a_loss_that_is_not_finite_ends_the_run, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     f->config->training.on_nan = FSDP_TRAIN_STOP;
     f->scale = 65536;
     test_run_worlds(1, 3, give_up, f);
 }
 
-TEST_WITH(metrics_tell_the_scale, setup, NULL)
+TEST_OF(metrics_tell_the_scale, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     char *path = test_path(f->directory, "metrics.jsonl"), *text;
 
     CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", path));

@@ -8,26 +8,27 @@ static void set_all(story *s, const char *const (*keys)[2])
 }
 
 /* The weights that a run with these keys ends with. */
-static char *weights_with(void **state, const char *const (*keys)[2], int world, size_t *bytes)
+static char *weights_with(const char *const (*keys)[2], int world, size_t *bytes)
 {
-    story_setup(state);
-    set_all(*state, keys);
-    story_set(*state, "export.path", ((story *)*state)->model);
-    story_go(*state, world);
-    return story_weights(*state, bytes);
+    story *s = story_new();
+
+    set_all(s, keys);
+    story_set(s, "export.path", s->model);
+    story_go(s, world);
+    return story_weights(s, bytes);
 }
 
 /* Whether runs with these keys end with the same weights. */
-static bool same(void **state, const char *const (*a)[2], const char *const (*b)[2], int world)
+static bool same(const char *const (*a)[2], const char *const (*b)[2], int world)
 {
     size_t a_bytes, b_bytes;
-    char *of_a = weights_with(state, a, world, &a_bytes), *of_b = weights_with(state, b, world, &b_bytes);
+    char *of_a = weights_with(a, world, &a_bytes), *of_b = weights_with(b, world, &b_bytes);
     bool equal = a_bytes == b_bytes && memcmp(of_a, of_b, a_bytes) == 0;
 
     return equal;
 }
 
-STORY_TEST(a_group_of_all_is_the_optimizer_with_its_values)
+TEST(a_group_of_all_is_the_optimizer_with_its_values)
 {
     static const char *const plain[6][2] = {{"optimizer.weight_decay", "0.3"}, {"optimizer.beta2", "0.9"}};
     static const char *const grouped[6][2] = {{"optimizer.groups", "[{pattern: '*', weight_decay: 0.3, beta2: 0.9}]"}};
@@ -38,12 +39,12 @@ STORY_TEST(a_group_of_all_is_the_optimizer_with_its_values)
     static const char *const sgd[6][2] = {{"optimizer.name", "sgd"},
                                           {"optimizer.groups", "[{pattern: '*', weight_decay: 0.3}]"}};
 
-    CHECK(same(state, plain, grouped, 2));
-    CHECK(same(state, plain, faster, 1));
-    CHECK(same(state, momentum, sgd, 1));
+    CHECK(same(plain, grouped, 2));
+    CHECK(same(plain, faster, 1));
+    CHECK(same(momentum, sgd, 1));
 }
 
-STORY_TEST(the_first_pattern_that_matches_counts)
+TEST(the_first_pattern_that_matches_counts)
 {
     static const char *const first[6][2] = {
         {"optimizer.groups", "[{pattern: '*norm*', weight_decay: 0}, {pattern: '*.layers.*', weight_decay: 0.7}]"},
@@ -56,11 +57,11 @@ STORY_TEST(the_first_pattern_that_matches_counts)
         {"optimizer.groups", "[{pattern: '*.layers.*', weight_decay: 0.7}, {pattern: '*norm*', weight_decay: 0}]"},
         {"optimizer.weight_decay", "0.2"}};
 
-    CHECK(same(state, first, apart, 3));
-    CHECK(!same(state, first, other, 1));
+    CHECK(same(first, apart, 3));
+    CHECK(!same(first, other, 1));
 }
 
-STORY_TEST(biases_and_norms_may_have_no_decay)
+TEST(biases_and_norms_may_have_no_decay)
 {
     static const char *const matrices[6][2] = {{"model.preset", "gpt-10m"},
                                                {"model.n_kv_heads", "3"},
@@ -78,54 +79,45 @@ STORY_TEST(biases_and_norms_may_have_no_decay)
                                           {"model.vocab_size", "256"},
                                           {"optimizer.weight_decay", "0.5"}};
 
-    CHECK(same(state, matrices, named, 2));
-    CHECK(!same(state, matrices, all, 2));
+    CHECK(same(matrices, named, 2));
+    CHECK(!same(matrices, all, 2));
 }
 
-STORY_TEST(a_group_that_stands_still_is_as_it_began)
+TEST(a_group_that_stands_still_is_as_it_began)
 {
     static const char *const still[6][2] = {
         {"optimizer.groups", "[{pattern: '*.layers.*', lr_scale: 0}, {pattern: '*norm*', lr_scale: 0}]"},
         {"training.max_norm", "0"}};
     static const char *const frozen[6][2] = {{"model.frozen", "['*.layers.*', '*norm*']"}, {"training.max_norm", "0"}};
 
-    CHECK(same(state, still, frozen, 2));
+    CHECK(same(still, frozen, 2));
 }
 
-STORY_TEST(strategies_and_pieces_change_nothing)
+TEST(strategies_and_pieces_change_nothing)
 {
     static const char *const keys[6][2] = {
         {"optimizer.groups", "[{pattern: '*.layers.0.*', lr_scale: 0.5, beta1: 0.8}, {pattern: '*embed*'}]"},
         {"optimizer.decay", "matrices"}};
     static const char *const strategies[] = {"ddp", "zero1"};
-    size_t bytes, more;
-    char *whole = weights_with(state, keys, 4, &bytes), *others;
+    size_t bytes;
+    char *whole = weights_with(keys, 4, &bytes);
     story *s;
 
     for (int i = 0; i < 3; i++) {
-        story_setup(state);
-        s = *state;
+        s = story_new();
         set_all(s, keys);
         story_set(s, "export.path", s->model);
         if (i < 2)
             story_set(s, "parallelism.strategy", strategies[i]);
         story_set(s, "checkpoint.folder", s->folder);
-        s->end_after = 3;
-        story_run(s, 4);
-        CHECK_EQ(s->status, FSDP_INTERRUPTED);
-        s->end_after = 0;
-        story_go(s, 4);
-        CHECK_EQ(s->resumed_step, 3);
-        others = story_weights(s, &more);
-        CHECK_EQ(more, bytes);
-        CHECK_BYTES(whole, others, bytes);
+        story_stop(s, 4, 3);
+        story_go_on(s, 4);
+        story_check_weights(s, whole, bytes);
     }
 }
 
-static void refuses(void **state, const char *groups, const char *message)
+static void refuses(story *s, const char *groups, const char *message)
 {
-    story *s = *state;
-
     story_set(s, "optimizer.groups", groups);
     story_run(s, 2);
     CHECK_EQ(s->status, FSDP_INVALID);
@@ -134,15 +126,14 @@ static void refuses(void **state, const char *groups, const char *message)
 
 STORY_TEST(a_pattern_without_parameters_is_refused)
 {
-    refuses(state, "[{pattern: '*.biass'}]", "optimizer.groups: '*.biass' matches no parameter; the nearest is '");
-    refuses(state, "[{pattern: '*.layers.*'}, {pattern: '*layernorm*'}]",
+    refuses(s, "[{pattern: '*.biass'}]", "optimizer.groups: '*.biass' matches no parameter; the nearest is '");
+    refuses(s, "[{pattern: '*.layers.*'}, {pattern: '*layernorm*'}]",
             "optimizer.groups: '*layernorm*' matches 'model.layers.1.post_attention_layernorm.weight' and no parameter "
             "that an earlier pattern does not match: put it before that one");
-    CHECK_ERROR(fsdp_train_config_set(((story *)*state)->config, "optimizer.groups", "[{pattern: a, lr: 1}]"),
-                FSDP_INVALID, "optimizer.groups.lr is not a key of optimizer.groups");
-    story_set(*state, "parallelism.strategy", "fsdp1");
-    refuses(state, "[{pattern: '*'}]",
-            "optimizer.groups is for single parameters, but with parallelism.strategy fsdp1");
-    story_set(*state, "parallelism.fsdp1_use_orig_params", "true");
-    story_go(*state, 2);
+    CHECK_ERROR(fsdp_train_config_set(s->config, "optimizer.groups", "[{pattern: a, lr: 1}]"), FSDP_INVALID,
+                "optimizer.groups.lr is not a key of optimizer.groups");
+    story_set(s, "parallelism.strategy", "fsdp1");
+    refuses(s, "[{pattern: '*'}]", "optimizer.groups is for single parameters, but with parallelism.strategy fsdp1");
+    story_set(s, "parallelism.fsdp1_use_orig_params", "true");
+    story_go(s, 2);
 }

@@ -58,7 +58,6 @@ STORY_TEST(histograms_have_every_gradient_and_weight_once)
                  {"hsdp", "parallelism.data_parallel_replicate_degree", "2", "1", 4, 3},
                  {"zero1", "parallelism.prefetch", "0", "0", 3, 3},
                  {"ddp", "parallelism.prefetch", "0", "0", 3, 1}};
-    story *s = *state;
     fsdp_model_config model;
     double parameters;
 
@@ -116,7 +115,6 @@ STORY_TEST(a_step_that_is_skipped_shows_what_is_not_finite)
         const char *dtype;
         int world;
     } cases[] = {{"float32", 1}, {"float32", 3}, {"float16", 2}};
-    story *s = *state;
     fsdp_model_config model;
     double parameters;
 
@@ -161,7 +159,6 @@ STORY_TEST(a_step_that_is_skipped_shows_what_is_not_finite)
 /* A run without them takes the same steps, to the bit. */
 STORY_TEST(histograms_change_no_bit)
 {
-    story *s = *state;
     double losses[STORY_STEPS + 1];
 
     story_go(s, 2);

@@ -40,10 +40,8 @@ static void check_refused(fixture *f, const char *path, const char *part)
     CHECK_CONTAINS(fsdp_last_error(), "metrics.jsonl: '");
 }
 
-TEST_WITH(data_is_found_under_any_name, setup, NULL)
+TEST_OF(data_is_found_under_any_name, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     CHECK_OK(fsdp__inputs_spare(f->config, "some.key", NULL));
     CHECK_OK(fsdp__inputs_spare(f->config, "some.key", f->other)); /* does not exist */
     check_refused(f, f->data, "is a file of the data, which the run reads");
@@ -62,10 +60,8 @@ TEST_WITH(data_is_found_under_any_name, setup, NULL)
     CHECK_OK(fsdp__inputs_spare(f->config, "some.key", f->data));
 }
 
-TEST_WITH(the_config_is_found_that_was_read, setup, NULL)
+TEST_OF(the_config_is_found_that_was_read, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     write_text(f->other, "training: {steps: 7}");
     CHECK_OK(fsdp__inputs_spare(f->config, "some.key", f->other));
     CHECK_OK(fsdp_train_config_load(f->config, f->other));
@@ -73,9 +69,8 @@ TEST_WITH(the_config_is_found_that_was_read, setup, NULL)
     check_refused(f, f->other, "is a file of the config");
 }
 
-TEST_WITH(every_file_of_the_models_folder_is_found, setup, NULL)
+TEST_OF(every_file_of_the_models_folder_is_found, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     char *folder = test_path(f->directory, "model"), *weights = test_path(folder, "model.safetensors");
     char *notes = test_path(folder, "metrics.jsonl");
 
@@ -89,12 +84,11 @@ TEST_WITH(every_file_of_the_models_folder_is_found, setup, NULL)
     CHECK_OK(fsdp__inputs_spare(f->config, "some.key", notes)); /* what people keep beside it is no input */
 }
 
-TEST_WITH(folders_of_the_run_are_found, setup, NULL)
+TEST_OF(folders_of_the_run_are_found, setup, NULL, fixture *f)
 {
     static const char *const keys[] = {"data.path", "validation.path", "model.path", "checkpoint.folder",
                                        "export.path"};
     static const char *const names[] = {"data", "data", "model", "checkpoints", "export"};
-    fixture *f = *state;
     char expected[80];
 
     CHECK_EQ(mkdir(f->other, 0777), 0);
@@ -107,16 +101,14 @@ TEST_WITH(folders_of_the_run_are_found, setup, NULL)
     }
 }
 
-TEST_WITH(a_failed_allocation_is_told, setup, NULL)
+TEST_OF(a_failed_allocation_is_told, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     write_text(f->other, "some text");
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp__inputs_spare(f->config, "some.key", f->other));
 }
 
-TEST_WITH(the_format_follows_from_two_keys, setup, NULL)
+TEST_OF(the_format_follows_from_two_keys, setup, NULL, fixture *f)
 {
     static const struct {
         const char *format, *dtype;
@@ -125,7 +117,6 @@ TEST_WITH(the_format_follows_from_two_keys, setup, NULL)
                  {"auto", "uint32", FSDP_TOKENS_UINT32},  {"text", "", FSDP_TOKENS_TEXT},
                  {"tokens", "", FSDP_TOKENS_BINARY},      {"tokens", "uint16", FSDP_TOKENS_UINT16},
                  {"tokens", "uint32", FSDP_TOKENS_UINT32}};
-    fixture *f = *state;
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         CHECK_OK(fsdp_train_config_set(f->config, "data.format", cases[i].format));

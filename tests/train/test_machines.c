@@ -131,9 +131,8 @@ static void agree(fixture *f, fsdp_status status, const char *part)
     }
 }
 
-TEST_WITH(what_a_machine_does_not_see_is_said_at_the_start, setup, teardown)
+TEST_OF(what_a_machine_does_not_see_is_said_at_the_start, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     char host[65] = "", expected[400], *shared = test_path(f->directory, "new/checkpoints");
 
     CHECK_EQ(gethostname(host, sizeof host - 1), 0);
@@ -164,9 +163,8 @@ TEST_WITH(what_a_machine_does_not_see_is_said_at_the_start, setup, teardown)
 }
 
 /* One of them writes the digest; the others need it where there is one to compare it with. */
-TEST_WITH(a_machine_hashes_its_data_where_the_run_goes_on, setup, teardown)
+TEST_OF(a_machine_hashes_its_data_where_the_run_goes_on, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     char *shared = test_path(f->directory, "checkpoints");
 
     set(f, "checkpoint.folder", shared);
@@ -183,9 +181,8 @@ TEST_WITH(a_machine_hashes_its_data_where_the_run_goes_on, setup, teardown)
         CHECK_EQ(f->hashes[r], r == 0);
 }
 
-TEST_WITH(what_rank_0_does_not_see_is_its_machine_s, setup, teardown)
+TEST_OF(what_rank_0_does_not_see_is_its_machine_s, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     char host[65] = "", expected[300];
 
     (void)gethostname(host, sizeof host - 1);
@@ -197,10 +194,8 @@ TEST_WITH(what_rank_0_does_not_see_is_its_machine_s, setup, teardown)
     CHECK_CONTAINS(f->messages[0], expected);
 }
 
-TEST_WITH(hsdp_has_a_copy_on_each_machine, setup, teardown)
+TEST_OF(hsdp_has_a_copy_on_each_machine, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
-
     set(f, "parallelism.strategy", "hsdp");
     agree(f, FSDP_OK, NULL);
     CHECK_EQ(f->replicas, MACHINES);
@@ -229,9 +224,8 @@ static void save_model(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(each_machine_has_a_leader_that_reads, setup, teardown)
+TEST_OF(each_machine_has_a_leader_that_reads, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     char *model = test_path(f->directory, "model"), *data = test_path(f->folders[0], "data.txt");
     size_t bytes = 24 * sizeof(float);
 

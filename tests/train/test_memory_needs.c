@@ -51,17 +51,14 @@ static void take_model(fixture *f, int64_t layers)
     f->run.model_config.vocab_size = 1000;
 }
 
-TEST_WITH(what_fits_is_not_refused, setup, teardown)
+TEST_OF(what_fits_is_not_refused, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
-
     CHECK_OK(fsdp_model_preset("llama-1m", &f->run.model_config));
     CHECK_OK(fsdp__train_check_needs(&f->run));
 }
 
-TEST_WITH(what_no_machine_has_is_refused_with_the_sum, setup, teardown)
+TEST_OF(what_no_machine_has_is_refused_with_the_sum, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     char text[64], size[24];
     double gib;
 
@@ -88,14 +85,13 @@ TEST_WITH(what_no_machine_has_is_refused_with_the_sum, setup, teardown)
 }
 
 /* Before the model is built, no more of an adapter's base counts than it has for certain. */
-TEST_WITH(a_frozen_base_counts_as_it_is_held, setup, teardown)
+TEST_OF(a_frozen_base_counts_as_it_is_held, setup, teardown, fixture *f)
 {
     static const struct {
         const char *key, *value;
         double bytes;
     } cases[] = {
         {"adapter.base_dtype", "bfloat16", 2}, {"adapter.quantize", "int8", 1}, {"adapter.quantize", "nf4", 0.5}};
-    fixture *f = *state;
     char text[64], size[24];
     double numel;
 
@@ -123,10 +119,8 @@ static void limit(int resource, rlim_t bytes)
     CHECK_EQ(setrlimit((__rlimit_resource_t)resource, &l), 0);
 }
 
-TEST_WITH(limits_of_the_process_are_named, setup, teardown)
+TEST_OF(limits_of_the_process_are_named, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
-
     take_model(f, 2);
     limit(RLIMIT_DATA, (rlim_t)2 << 30);
     CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, "this rank needs at least");
@@ -138,10 +132,9 @@ TEST_WITH(limits_of_the_process_are_named, setup, teardown)
 }
 
 /* The host lacks what the card has, and the other way. */
-TEST_WITH(what_lies_on_a_gpu_is_compared_with_its_memory, setup, teardown)
+TEST_OF(what_lies_on_a_gpu_is_compared_with_its_memory, setup, teardown, fixture *f)
 {
 #ifdef FSDP_HAVE_FAKECUDA
-    fixture *f = *state;
 
     take_model(f, 10000);
     fakecuda.set_memory((size_t)1 << 50);
@@ -167,8 +160,6 @@ TEST_WITH(what_lies_on_a_gpu_is_compared_with_its_memory, setup, teardown)
 
 STORY_TEST(a_start_that_is_refused_says_who_would_have_the_memory)
 {
-    story *s = *state;
-
     test_set_keys(s->config, "training.global_batch_size=-1 training.local_batch_size=16777216 training.seq_len=256");
     story_run(s, 2);
     CHECK_STATUS(s->status, FSDP_NO_MEMORY);
@@ -183,7 +174,6 @@ STORY_TEST(a_start_that_is_refused_says_who_would_have_the_memory)
 /* Allocations fail here and there: in the making of the run, in a forward, in a backward. */
 STORY_TEST(a_run_without_memory_says_who_has_it)
 {
-    story *s = *state;
     bool of_block = false;
 
     s->kind = FSDP__FAULT_ALLOCATION;

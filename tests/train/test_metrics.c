@@ -95,10 +95,9 @@ static const char *text_of(const json_t *object, const char *key)
 
 /* ---- files that it may not be ---- */
 
-TEST_WITH(what_holds_something_else_is_refused, setup, teardown)
+TEST_OF(what_holds_something_else_is_refused, setup, teardown, fixture *f)
 {
     static const char *const contents[] = {"notes\n", "{\"step\"", "{}", "\n", "[{\"step\": 1}]"};
-    fixture *f = *state;
 
     for (size_t i = 0; i < sizeof contents / sizeof *contents; i++) {
         write_text(f->metrics, contents[i]);
@@ -113,9 +112,8 @@ TEST_WITH(what_holds_something_else_is_refused, setup, teardown)
     check_holds(f->metrics, "{\"step\": 1, \"loss\": 2}\n");
 }
 
-TEST_WITH(what_cannot_be_written_is_known_at_the_start, setup, teardown)
+TEST_OF(what_cannot_be_written_is_known_at_the_start, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     char *below = test_path(f->data, "m.jsonl");
 
     CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", "/proc/none/m.jsonl"));
@@ -135,11 +133,10 @@ TEST_WITH(what_cannot_be_written_is_known_at_the_start, setup, teardown)
     CHECK(access(f->metrics, F_OK) != 0);
 }
 
-TEST_WITH(folders_of_files_are_made, setup, teardown)
+TEST_OF(folders_of_files_are_made, setup, teardown, fixture *f)
 {
     static const char *const keys[][2] = {
         {"metrics.jsonl", "a/b/m.jsonl"}, {"metrics.csv", "c/d/m.csv"}, {"metrics.prometheus", "e/f/m.prom"}};
-    fixture *f = *state;
     char *path;
 
     for (size_t i = 0; i < FSDP__COUNT_OF(keys); i++) {
@@ -155,9 +152,8 @@ TEST_WITH(folders_of_files_are_made, setup, teardown)
 
 /* ---- what a run adds ---- */
 
-TEST_WITH(every_run_begins_with_a_header, setup, teardown)
+TEST_OF(every_run_begins_with_a_header, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     const char *device = getenv("FSDP_TEST_DEVICE") ? getenv("FSDP_TEST_DEVICE") : "cpu";
     json_t *first, *second, *third, *step;
 
@@ -202,9 +198,8 @@ static double number_of(const json_t *object, const char *key)
 
 /* A whole gather and a reduction of everything at least, half of each by one of two ranks; a block is gathered twice.
  */
-TEST_WITH(several_machines_have_what_goes_between_them, setup, teardown)
+TEST_OF(several_machines_have_what_goes_between_them, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     json_t *header, *step;
     double bytes, sent = 0;
 
@@ -234,10 +229,8 @@ TEST_WITH(several_machines_have_what_goes_between_them, setup, teardown)
     json_decref(step);
 }
 
-TEST_WITH(a_start_that_fails_leaves_the_file_as_it_was, setup, teardown)
+TEST_OF(a_start_that_fails_leaves_the_file_as_it_was, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
-
     CHECK_OK(fsdp_train_config_set(f->config, "training.local_batch_size", "64"));
     CHECK_OK(fsdp_train_config_set(f->config, "training.global_batch_size", "64"));
     CHECK_EQ(run(f, 1), FSDP_INVALID); /* too little data */
@@ -254,9 +247,8 @@ static fsdp_status begin_with_model(const fixture *f, const char *model, fsdp__m
     return fsdp__metrics_begin(f->context, f->config, &summary, out);
 }
 
-TEST_WITH(a_line_that_was_cut_off_does_not_swallow_the_header, setup, teardown)
+TEST_OF(a_line_that_was_cut_off_does_not_swallow_the_header, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     fsdp__metrics *metrics = NULL;
     json_t *header;
 
@@ -268,9 +260,8 @@ TEST_WITH(a_line_that_was_cut_off_does_not_swallow_the_header, setup, teardown)
     json_decref(header);
 }
 
-TEST_WITH(what_is_not_finite_is_null, setup, teardown)
+TEST_OF(what_is_not_finite_is_null, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     fsdp_train_report report = {.step = 7, .loss = NAN, .grad_norm = INFINITY, .lr = 0.25, .skipped = 2};
     fsdp__metrics *metrics = NULL;
     json_t *line;
@@ -288,9 +279,8 @@ TEST_WITH(what_is_not_finite_is_null, setup, teardown)
 
 /* ---- what goes wrong while it is written ---- */
 
-TEST_WITH(a_full_disk_and_a_pipe_that_nobody_reads_are_errors, setup, teardown)
+TEST_OF(a_full_disk_and_a_pipe_that_nobody_reads_are_errors, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
     fsdp__metrics *metrics = (fsdp__metrics *)1;
 
     CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", "/dev/full"));
@@ -303,10 +293,8 @@ TEST_WITH(a_full_disk_and_a_pipe_that_nobody_reads_are_errors, setup, teardown)
     CHECK_EQ(run(f, 2), FSDP_IO);
 }
 
-TEST_WITH(every_failed_write_and_allocation_is_told, setup, teardown)
+TEST_OF(every_failed_write_and_allocation_is_told, setup, teardown, fixture *f)
 {
-    fixture *f = *state;
-
     for (int kind = 0; kind < 2; kind++) {
         fsdp__fault_kind fault = kind ? FSDP__FAULT_WRITE : FSDP__FAULT_ALLOCATION;
 

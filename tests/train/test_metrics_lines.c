@@ -40,7 +40,6 @@ static void *begin_while_another_waits(void *arg)
 /* Whichever comes first has the file, and the other one the file beside it. */
 STORY_TEST(a_table_that_another_version_begins_at_the_same_time_keeps_its_columns)
 {
-    story *s = *state;
     char *path = test_path(s->directory, "both.csv"), *table;
     int fd = open(path, O_WRONLY | O_APPEND | O_CREAT, 0644);
     pthread_t other;
@@ -80,7 +79,6 @@ static void *lock_for_a_while(void *arg)
 
 STORY_TEST(a_lock_of_somebody_else_is_told)
 {
-    story *s = *state;
     char *path = test_path(s->directory, "locked.jsonl");
     pthread_t other;
 
@@ -116,7 +114,6 @@ static void write_step(const story *s)
 STORY_TEST(a_file_whose_first_line_was_cut_off_is_completed)
 {
     static const char *const keys[] = {"metrics.csv", "metrics.jsonl"};
-    story *s = *state;
 
     for (size_t i = 0; i < FSDP__COUNT_OF(keys); i++) {
         char *path = test_path(s->directory, keys[i]), *whole, *text;
@@ -146,7 +143,6 @@ STORY_TEST(a_line_that_a_full_disk_cuts_off_stays_so)
     enum {
         FITS = 40 /* bytes of a line */
     };
-    story *s = *state;
     const fsdp_train_summary summary = {.model = "m", .world_size = 1, .run = "0123456789abcdef"};
     const fsdp_train_report report = {.step = 1};
     fsdp_context *context = test_context();

@@ -64,7 +64,6 @@ static int count_of(const char *text, char c)
 
 STORY_TEST(the_table_has_a_row_for_each_step_and_validation)
 {
-    story *s = *state;
     char *path = set_path(s, "metrics.csv", "m.csv"), *table, text[64], first[64];
 
     story_set(s, "validation.share", "0.1");
@@ -98,7 +97,6 @@ STORY_TEST(the_table_has_a_row_for_each_step_and_validation)
 STORY_TEST(a_table_with_other_columns_is_refused)
 {
     static const char *const contents[] = {"notes\n", "run,steps\n", "runs", "{\"run\": \"1\"}\n"};
-    story *s = *state;
     char *path = set_path(s, "metrics.csv", "m.csv"), *table, *more, text[64];
 
     for (size_t i = 0; i < FSDP__COUNT_OF(contents); i++) {
@@ -124,7 +122,6 @@ STORY_TEST(a_table_with_other_columns_is_refused)
 STORY_TEST(a_table_of_another_version_goes_on_in_a_file_beside_it)
 {
     static const char older[] = "run,step,loss\n0123456789abcdef,1,5.5\n";
-    story *s = *state;
     char *path = set_path(s, "metrics.csv", "m.old.csv"), *beside = test_path(s->directory, "m.old-2.csv"), *table;
 
     write_text(path, older);
@@ -145,7 +142,6 @@ STORY_TEST(a_table_of_another_version_goes_on_in_a_file_beside_it)
 /* Ours are the first of them. */
 STORY_TEST(a_table_with_more_columns_goes_on_in_a_file_beside_it)
 {
-    story *s = *state;
     char *path = set_path(s, "metrics.csv", "m.csv"), *beside = test_path(s->directory, "m-2.csv"), *ours, *newer;
 
     story_go(s, 1);
@@ -165,7 +161,6 @@ STORY_TEST(a_table_with_more_columns_goes_on_in_a_file_beside_it)
 
 STORY_TEST(two_keys_cannot_name_one_file)
 {
-    story *s = *state;
     char *path = set_path(s, "metrics.csv", "one"), *dotted = test_path(s->directory, "./one"), *text;
 
     story_set(s, "metrics.jsonl", dotted);
@@ -221,7 +216,6 @@ static void check_format(const char *text)
 
 STORY_TEST(the_file_for_prometheus_has_the_last_step_that_was_logged)
 {
-    story *s = *state;
     char *path = set_path(s, "metrics.prometheus", "m.prom"), *text;
     struct stat info;
     DIR *directory;
@@ -254,7 +248,6 @@ STORY_TEST(the_file_for_prometheus_has_the_last_step_that_was_logged)
 
 STORY_TEST(only_its_own_file_is_replaced)
 {
-    story *s = *state;
     char *path = set_path(s, "metrics.prometheus", "m.prom"), *other = test_path(s->directory, "other"), *text;
 
     write_text(path, "# HELP node_load1 of the machine\n");
@@ -275,7 +268,6 @@ STORY_TEST(only_its_own_file_is_replaced)
 
 STORY_TEST(a_flight_folder_that_cannot_be_used_ends_the_run_at_its_start)
 {
-    story *s = *state;
     char *folder = set_path(s, "metrics.flight_recorder", "flight"), *inside = test_path(folder, "a/b");
 
     story_run(s, 2); /* it would be made if it was needed */
@@ -307,7 +299,6 @@ STORY_TEST(a_flight_folder_that_cannot_be_used_ends_the_run_at_its_start)
 /* Where others may write, a file that is not the user's is not replaced. */
 STORY_TEST(a_file_of_another_user_in_a_shared_folder_is_left_alone)
 {
-    story *s = *state;
     char *folder = test_path(s->directory, "shared"), *path = test_path(folder, "m.prom"), *text;
 
     if (geteuid() != 0) {
@@ -328,7 +319,6 @@ STORY_TEST(a_file_of_another_user_in_a_shared_folder_is_left_alone)
 
 STORY_TEST(an_event_file_has_all_quantities_of_each_step)
 {
-    story *s = *state;
     char *folder = set_path(s, "metrics.tensorboard", "runs/a"); /* both are made */
     read_events events;
 
@@ -354,22 +344,17 @@ STORY_TEST(an_event_file_has_all_quantities_of_each_step)
 /* Without it TensorBoard would show the steps twice that the first run has done after its last checkpoint. */
 STORY_TEST(a_resumed_run_begins_a_new_file_at_its_first_step)
 {
-    story *s = *state;
     char *folder = set_path(s, "metrics.tensorboard", "board"), path[512], *away;
     read_events events;
 
     story_set(s, "checkpoint.folder", s->folder);
-    s->end_after = 4;
-    story_run(s, 2);
-    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    story_stop(s, 2, 4);
     events = events_read_folder(folder, path, sizeof path);
     CHECK(events_find(&events, "train/loss", 4, true) && !events_find(&events, "train/loss", 5, false));
     events_free(&events);
     away = test_path(s->directory, "away");
     CHECK_EQ(rename(path, away), 0);
-    s->end_after = 0;
-    story_go(s, 1);
-    CHECK_EQ(s->resumed_step, 4);
+    story_go_on(s, 1);
     events = events_read_folder(folder, NULL, 0);
     CHECK_EQ(events.items[1].kind, 's');
     CHECK_EQ(events.items[1].step, 5);
@@ -379,7 +364,6 @@ STORY_TEST(a_resumed_run_begins_a_new_file_at_its_first_step)
 
 STORY_TEST(a_folder_that_cannot_be_one_is_refused_at_the_start)
 {
-    story *s = *state;
     char *file = set_path(s, "metrics.tensorboard", "data.txt"), *inside = test_path(file, "board");
 
     CHECK_ERROR(fsdp_train_config_check(s->config, 1), FSDP_INVALID,
@@ -401,7 +385,6 @@ STORY_TEST(a_folder_that_cannot_be_one_is_refused_at_the_start)
 /* A link that another user has put into a shared folder does not lead the run elsewhere. */
 STORY_TEST(a_link_of_another_user_is_not_followed)
 {
-    story *s = *state;
     char *shared = test_path(s->directory, "shared"), *link = test_path(shared, "board");
     DIR *directory;
     int names = 0;
@@ -452,7 +435,6 @@ static void ignore(void *arg, fsdp_log_level level, const char *line)
 /* And one place that fails takes nothing from the others, nor from a later call. */
 STORY_TEST(every_failure_of_a_place_is_told_once)
 {
-    story *s = *state;
     char *paths[] = {set_path(s, "metrics.jsonl", "m.jsonl"), set_path(s, "metrics.csv", "m.csv"),
                      set_path(s, "metrics.prometheus", "m.prom"), set_path(s, "metrics.tensorboard", "board")};
     fsdp_context *context = test_context();
@@ -473,8 +455,6 @@ STORY_TEST(every_failure_of_a_place_is_told_once)
 
 STORY_TEST(a_full_disk_is_told_at_the_start)
 {
-    story *s = *state;
-
     story_set(s, "metrics.csv", "/dev/full");
     story_run(s, 2);
     CHECK_EQ(s->status, FSDP_IO);
@@ -523,7 +503,6 @@ static void run_mfu(fsdp_context *context, void *arg)
 
 STORY_TEST(mfu_is_a_share_of_what_was_measured)
 {
-    story *s = *state;
     mfu_run m = {.story = s}, none = {.story = s};
 
     story_set(s, "metrics.mfu", "measured");
@@ -542,7 +521,6 @@ STORY_TEST(mfu_is_a_share_of_what_was_measured)
 
 STORY_TEST(mfu_is_a_share_of_what_the_config_says)
 {
-    story *s = *state;
     mfu_run m = {.story = s};
 
     story_set(s, "metrics.peak_tflops", "2.5");
@@ -566,7 +544,6 @@ static void check_counted(story *s, const mfu_run *m, double frozen, double adde
 
 STORY_TEST(frozen_parameters_count_for_less)
 {
-    story *s = *state;
     mfu_run m = {.story = s};
 
     story_set(s, "training.steps", "1");
@@ -580,7 +557,6 @@ STORY_TEST(frozen_parameters_count_for_less)
 
 STORY_TEST(adapters_count_beside_a_frozen_base)
 {
-    story *s = *state;
     mfu_run m = {.story = s};
 
     story_set(s, "training.steps", "1");

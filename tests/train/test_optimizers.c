@@ -4,17 +4,15 @@
 #include "train/story.h"
 
 /* Sizes of which some weights have moments of bytes, in one block a row and in two. */
-static story *anew(void **state, const char *name)
+static story *anew(const char *name)
 {
     static const char *const keys[][2] = {{"model.dim", "48"},
                                           {"model.ffn_dim", "300"},
                                           {"lr_scheduler.decay_type", "wsd"},
                                           {"lr_scheduler.decay_steps", "2"},
                                           {"lr_scheduler.decay_shape", "1-sqrt"}};
-    story *s;
+    story *s = story_new();
 
-    story_setup(state);
-    s = *state;
     for (int i = 0; i < 5; i++)
         story_set(s, keys[i][0], keys[i][1]);
     story_set(s, "optimizer.name", name);
@@ -24,52 +22,45 @@ static story *anew(void **state, const char *name)
     return s;
 }
 
-static char *weights_of(void **state, const char *name, int world, const char *strategy, size_t *bytes)
+static story *train(const char *name, int world, const char *strategy)
 {
-    story *s = anew(state, name);
+    story *s = anew(name);
 
     story_set(s, "parallelism.strategy", strategy);
     if (strcmp(strategy, "fsdp1") == 0)
         story_set(s, "parallelism.fsdp1_use_orig_params", "true");
     story_go(s, world);
-    return story_weights(s, bytes);
+    return s;
 }
 
 /* A run that is ended after three steps and goes on, on as many ranks and on others. */
-static void goes_on(void **state, const char *name)
+static void goes_on(const char *name)
 {
     static const int worlds[] = {3, 1, 4};
-    size_t bytes, more;
-    char *whole = weights_of(state, name, 3, "fsdp2", &bytes), *weights;
-    double losses[STORY_STEPS + 1];
+    size_t bytes;
+    const story *first = train(name, 3, "fsdp2");
+    char *whole = story_weights(first, &bytes);
 
-    memcpy(losses, ((story *)*state)->losses, sizeof losses);
     for (int i = 0; i < 3; i++) {
-        story *s = anew(state, name);
+        story *s = anew(name);
 
         story_set(s, "checkpoint.folder", s->folder);
-        s->end_after = 3;
-        story_run(s, 3);
-        CHECK_EQ(s->status, FSDP_INTERRUPTED);
-        s->end_after = 0;
-        story_go(s, worlds[i]);
-        CHECK_EQ(s->resumed_step, 3);
+        story_stop(s, 3, 3);
+        story_go_on(s, worlds[i]);
         for (int step = 4; step <= STORY_STEPS; step++)
-            CHECK_NEAR(s->losses[step], losses[step], i == 0 ? 0 : 2e-4);
+            CHECK_NEAR(s->losses[step], first->losses[step], i == 0 ? 0 : 2e-4);
         if (i > 0)
             continue;
-        weights = story_weights(s, &more);
-        CHECK_EQ(more, bytes);
-        CHECK_BYTES(whole, weights, bytes);
+        story_check_weights(s, whole, bytes);
     }
 }
 
-STORY_TEST(runs_go_on_with_their_state)
+TEST(runs_go_on_with_their_state)
 {
-    goes_on(state, "lion");
-    goes_on(state, "adamw8bit");
-    goes_on(state, "muon");
-    goes_on(state, "adafactor");
+    goes_on("lion");
+    goes_on("adamw8bit");
+    goes_on("muon");
+    goes_on("adafactor");
 }
 
 static void check_near(const char *first, const char *weights, size_t bytes)
@@ -87,32 +78,32 @@ static void check_near(const char *first, const char *weights, size_t bytes)
 }
 
 /* Sums of columns are added rank by rank. */
-STORY_TEST(adafactor_gives_the_same_weights_but_for_the_last_bits)
+TEST(adafactor_gives_the_same_weights_but_for_the_last_bits)
 {
     static const char *const strategies[] = {"ddp", "zero1", "zero3", "fsdp1", "fsdp2", "fsdp2", "fsdp2", "fsdp2"};
     static const int worlds[] = {4, 4, 4, 4, 1, 2, 3, 8};
     size_t bytes, more;
-    char *first = weights_of(state, "adafactor", 4, "fsdp2", &bytes);
+    char *first = story_weights(train("adafactor", 4, "fsdp2"), &bytes);
 
     for (int i = 0; i < 8; i++) {
-        char *weights = weights_of(state, "adafactor", worlds[i], strategies[i], &more);
+        char *weights = story_weights(train("adafactor", worlds[i], strategies[i]), &more);
 
         CHECK_EQ(more, bytes);
         check_near(first, weights, bytes);
     }
 }
 
-STORY_TEST(strategies_give_the_same_weights)
+TEST(strategies_give_the_same_weights)
 {
     static const char *const names[] = {"lion", "adamw8bit", "muon"};
     static const char *const strategies[] = {"ddp", "zero1", "fsdp1"};
 
     for (int n = 0; n < 3; n++) {
         size_t bytes, more;
-        char *first = weights_of(state, names[n], 4, "fsdp2", &bytes);
+        char *first = story_weights(train(names[n], 4, "fsdp2"), &bytes);
 
         for (int i = 0; i < (n == 1 ? 2 : 3); i++) {
-            char *weights = weights_of(state, names[n], 4, strategies[i], &more);
+            char *weights = story_weights(train(names[n], 4, strategies[i]), &more);
 
             CHECK_EQ(more, bytes);
             CHECK_BYTES(first, weights, bytes);
@@ -122,8 +113,6 @@ STORY_TEST(strategies_give_the_same_weights)
 
 STORY_TEST(what_an_optimizer_cannot_have_is_refused)
 {
-    story *s = *state;
-
     story_set(s, "optimizer.name", "muon");
     story_set(s, "parallelism.strategy", "fsdp1");
     story_run(s, 2);
@@ -145,15 +134,14 @@ STORY_TEST(what_an_optimizer_cannot_have_is_refused)
     CHECK_CONTAINS(s->message, "optimizer.groups: '*.mlp.*' has beta2, but all that it matches are hidden matrices");
 }
 
-STORY_TEST(a_warm_up_may_be_of_tokens)
+TEST(a_warm_up_may_be_of_tokens)
 {
     static const char *const ways[][2] = {{"lr_scheduler.warmup_steps", "4"}, {"lr_scheduler.warmup_tokens", "300"}};
     double losses[STORY_STEPS + 1];
     story *s;
 
     for (int i = 0; i < 2; i++) { /* a step has 96 tokens */
-        story_setup(state);
-        s = *state;
+        s = story_new();
         story_set(s, "lr_scheduler.warmup_steps", "0");
         story_set(s, ways[i][0], ways[i][1]);
         story_go(s, 2);
@@ -178,8 +166,6 @@ STORY_TEST(a_warm_up_may_be_of_tokens)
 /* How long the warm-up is, and the run, is known when the data is. */
 STORY_TEST(a_fall_has_room_behind_a_warm_up_of_tokens)
 {
-    story *s = *state;
-
     test_set_keys(s->config, "lr_scheduler.decay_type=wsd lr_scheduler.decay_steps=3 lr_scheduler.warmup_steps=0 "
                              "lr_scheduler.warmup_tokens=300");
     story_run(s, 2);

@@ -38,8 +38,6 @@ static void listen(void)
 
 STORY_TEST(whoever_listens_hears_each_part_of_a_run_begin_and_end)
 {
-    story *s = *state;
-
     story_set(s, "checkpoint.folder", s->folder);
     story_set(s, "checkpoint.interval", "4");
     listen();
@@ -139,8 +137,6 @@ __attribute__((constructor)) static void subscribe(void)
 
 STORY_TEST(kernels_copies_and_collectives_have_times_of_their_device)
 {
-    story *s = *state;
-
     takes_times = true;
     story_go(s, 2);
     takes_times = false;

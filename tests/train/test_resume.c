@@ -16,8 +16,8 @@ static void in_pieces_as_in_one(story *s, int world)
 {
     double losses[STORY_STEPS + 1];
     int64_t tokens, epoch;
-    size_t bytes, again_bytes;
-    char *weights, *again;
+    size_t bytes;
+    char *weights;
 
     test_set_keys(s->config, "checkpoint.folder=%s checkpoint.enable=false export.path=%s", s->folder, s->model);
     s->end_after = 0;
@@ -29,9 +29,7 @@ static void in_pieces_as_in_one(story *s, int world)
     weights = story_weights(s, &bytes);
     story_set(s, "checkpoint.enable", "true");
     for (int piece = 0; piece < 3; piece++) {
-        s->end_after = 2 * piece + 2;
-        story_run(s, world);
-        CHECK_EQ(s->status, FSDP_INTERRUPTED);
+        story_stop(s, world, 2 * piece + 2);
         CHECK_EQ(s->resumed_step, piece == 0 ? -1 : 2 * piece);
         CHECK_BYTES(s->losses + 2 * piece + 1, losses + 2 * piece + 1, 2 * sizeof *losses);
     }
@@ -40,9 +38,7 @@ static void in_pieces_as_in_one(story *s, int world)
     story_go(s, world); /* all steps are done: what is left is the export */
     CHECK_EQ(s->resumed_step, STORY_STEPS);
     CHECK_EQ(s->saved_count, 0);
-    again = story_weights(s, &again_bytes);
-    CHECK_EQ(again_bytes, bytes);
-    CHECK_BYTES(again, weights, bytes);
+    story_check_weights(s, weights, bytes);
 }
 
 /* What a run can be, in keys. */
@@ -75,7 +71,7 @@ static void set_kind(story *s, const kind *k)
         story_set(s, k->keys[i][0], k->keys[i][1]);
 }
 
-STORY_TEST(a_run_in_pieces_is_the_run_in_one)
+TEST(a_run_in_pieces_is_the_run_in_one)
 {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         for (int world = kinds[i].least; world <= kinds[i].most; world++) {
@@ -85,8 +81,7 @@ STORY_TEST(a_run_in_pieces_is_the_run_in_one)
                 continue;
             if (test_brief() && i % 9 != 0)
                 continue;
-            story_setup(state);
-            s = *state;
+            s = story_new();
             set_kind(s, &kinds[i]);
             in_pieces_as_in_one(s, world);
         }
@@ -101,8 +96,8 @@ STORY_TEST(dropouts_go_on_drawing)
                                           {"training.seq_len", "4"}};
 
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        story_set(*state, keys[i][0], keys[i][1]);
-    in_pieces_as_in_one(*state, 2);
+        story_set(s, keys[i][0], keys[i][1]);
+    in_pieces_as_in_one(s, 2);
 }
 
 /* ---- elsewhere ---- */
@@ -111,16 +106,13 @@ STORY_TEST(at_another_number_of_ranks_it_goes_on)
 {
     static const int worlds[] = {2, 3, 1, 4, 8};
     double alone[STORY_STEPS + 1];
-    story *s = *state;
 
     story_set(s, "training.global_batch_size", STORY_BATCH_OF_8);
     story_go(s, 1);
     memcpy(alone, s->losses, sizeof alone);
     story_set(s, "checkpoint.folder", s->folder);
     for (int i = 0; i < 5; i++) {
-        s->end_after = i + 1;
-        story_run(s, worlds[i]);
-        CHECK_EQ(s->status, FSDP_INTERRUPTED);
+        story_stop(s, worlds[i], i + 1);
         CHECK_EQ(s->resumed_step, i == 0 ? -1 : i);
         CHECK_EQ(s->resumed_ranks, i == 0 ? 0 : worlds[i - 1]);
         CHECK_NEAR(s->losses[i + 1], alone[i + 1], 2e-6);
@@ -133,8 +125,6 @@ STORY_TEST(at_another_number_of_ranks_it_goes_on)
 /* The saved batch stands where no other is asked for. */
 STORY_TEST(the_batch_of_the_checkpoint_stands)
 {
-    story *s = *state;
-
     test_set_keys(s->config, "training.global_batch_size=-1 training.local_batch_size=2 checkpoint.folder=%s",
                   s->folder);
     s->end_after = 2;
@@ -151,9 +141,7 @@ STORY_TEST(the_batch_of_the_checkpoint_stands)
     CHECK_EQ(s->tokens, 3 * 6 * 8);
     /* Another that is asked for is taken, and said. */
     story_set(s, "training.global_batch_size", "4");
-    s->end_after = 4;
-    story_run(s, 2);
-    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    story_stop(s, 2, 4);
     CHECK_CONTAINS(s->log, "training.global_batch_size is 4 from here on, and was 6 until step 3");
     CHECK_EQ(s->tokens, (3 * 6 + 4) * 8);
 }
@@ -173,15 +161,12 @@ static void refuses(story *s, const char *key, const char *value, const char *ba
 
 STORY_TEST(what_does_not_fit_is_refused)
 {
-    story *s = *state;
     char *other = test_path(s->directory, "other.txt"), *data = test_path(s->directory, "data.txt"), text[400];
 
     memset(text, 'x', sizeof text);
     test_write_file(other, text, sizeof text);
     story_set(s, "checkpoint.folder", s->folder);
-    s->end_after = 2;
-    story_run(s, 2);
-    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    story_stop(s, 2, 2);
     refuses(s, "training.seq_len", "16", "8", "training.seq_len is 8 and 16: set it back, or begin the data again");
     refuses(s, "training.seed", "43", "42", "the shuffle's training.seed is 42 and 43");
     refuses(s, "data.order", "sequential", "shuffled", "data.order is shuffled and sequential");
@@ -204,7 +189,6 @@ STORY_TEST(what_does_not_fit_is_refused)
 
 STORY_TEST(what_is_excluded_begins_anew)
 {
-    story *s = *state;
     double before;
 
     story_set(s, "checkpoint.folder", s->folder);
@@ -214,9 +198,7 @@ STORY_TEST(what_is_excluded_begins_anew)
     story_set(s, "training.seed", "43");
     story_set(s, "optimizer.name", "sgd");
     story_set(s, "checkpoint.exclude_from_loading", "[dataloader, optimizer, lr_scheduler]");
-    s->end_after = 4;
-    story_run(s, 2);
-    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    story_stop(s, 2, 4);
     CHECK_CONTAINS(s->log, "keys that have changed since step 2 (then and now): training.seed is 42 and 43, "
                            "optimizer.name is adamw and sgd");
     CHECK(s->losses[3] < before);
@@ -325,17 +307,15 @@ STORY_TEST(what_is_frozen_keeps_its_optimizer_state_until_it_is_thawed)
         for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++) {
             if ((frozen_kinds[i].least == 2) != (w == 4) || (i > 1 && i % 4 != w) || !test_takes((int)(i + w), 1, 4))
                 continue;
-            story_setup(state);
-            set_kind(*state, &frozen_kinds[i]);
-            freeze_and_thaw(*state, worlds[w]);
+            s = story_new();
+            set_kind(s, &frozen_kinds[i]);
+            freeze_and_thaw(s, worlds[w]);
         }
 }
 
 /* What was frozen from the start has no state, and gets none. */
 STORY_TEST(what_was_never_trained_has_no_state)
 {
-    story *s = *state;
-
     story_set(s, "checkpoint.folder", s->folder);
     story_set(s, "model.frozen", "model.layers.0.*");
     for (int piece = 0; piece < 2; piece++) {
@@ -356,7 +336,6 @@ STORY_TEST(what_was_never_trained_has_no_state)
 
 STORY_TEST(an_older_checkpoint_can_be_gone_on_from)
 {
-    story *s = *state;
     double third;
 
     story_set(s, "checkpoint.folder", s->folder);
@@ -365,9 +344,7 @@ STORY_TEST(an_older_checkpoint_can_be_gone_on_from)
     story_run(s, 2);
     third = s->losses[3];
     story_set(s, "checkpoint.load_step", "2");
-    s->end_after = 3;
-    story_run(s, 2);
-    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    story_stop(s, 2, 3);
     CHECK_EQ(s->resumed_step, 2);
     CHECK_BYTES(&s->losses[3], &third, sizeof third);
     CHECK(story_has(s, "step-3") && story_has(s, "step-3.superseded-1") && story_has(s, "step-4.superseded-1"));
@@ -381,7 +358,6 @@ STORY_TEST(an_older_checkpoint_can_be_gone_on_from)
 
 STORY_TEST(weights_may_begin_as_those_of_other_files)
 {
-    story *s = *state;
     char *first = test_path(s->directory, "first"), *step = test_path(first, "step-6");
     const char *const paths[] = {first, step, s->model};
     static const struct {
@@ -429,7 +405,6 @@ STORY_TEST(weights_may_begin_as_those_of_other_files)
 
 STORY_TEST(it_saves_nowhere_but_in_the_folder_that_it_holds)
 {
-    story *s = *state;
     char *first;
 
     s->away = test_path(s->directory, "away");
@@ -445,7 +420,6 @@ STORY_TEST(it_saves_nowhere_but_in_the_folder_that_it_holds)
 /* The folder itself can be made, and no file of a checkpoint in it could be named. */
 STORY_TEST(a_folder_with_no_room_for_names_is_refused_at_the_start)
 {
-    story *s = *state;
     char path[4050];
     size_t used = (size_t)snprintf(path, sizeof path, "%s", s->directory);
 

@@ -268,17 +268,16 @@ static void set_heads(story *s)
     story_set(s, "model.n_kv_heads", strncmp(s->config->model.preset, "gpt", 3) == 0 ? "4" : "2");
 }
 
-static void go_between(void **state, const kind *k, layout before, layout after)
+static void go_between(const kind *k, layout before, layout after)
 {
     int from = before.world, to = after.world;
     course *all = calloc(1, sizeof *all), *same = calloc(1, sizeof *same), *other = calloc(1, sizeof *other);
 
-    story_setup(state);
-    all->story = same->story = other->story = *state;
-    set_all(*state, k);
+    all->story = same->story = other->story = story_new();
+    set_all(all->story, k);
     if (before.tp > 1 || after.tp > 1)
-        set_heads(*state);
-    set_ranks(*state, before, 1);
+        set_heads(all->story);
+    set_ranks(all->story, before, 1);
     test_run_ranks(from, go_all, all);
     test_run_ranks(from, go_on, same);
     CHECK(all->at.optimizer != 0 && all->at.model != all->end.model);
@@ -288,7 +287,7 @@ static void go_between(void **state, const kind *k, layout before, layout after)
     check_state(k, "at the end", &all->end, &same->end);
     test_run_ranks(from, look, same);
     CHECK(same->batches[0][0][0][0] != 0 && same->batches[AFTER - 1][BATCH - 1][0][0] != 0);
-    set_ranks(*state, after, to < 4 ? 2 : 1);
+    set_ranks(all->story, after, to < 4 ? 2 : 1);
     test_run_ranks(to, look, other);
     CHECK_BYTES(other->batches, same->batches, sizeof same->batches);
     test_run_ranks(to, go_on, other);
@@ -299,14 +298,14 @@ static void go_between(void **state, const kind *k, layout before, layout after)
     free(other);
 }
 
-STORY_TEST(conversations_go_on_at_any_number_of_ranks)
+TEST(conversations_go_on_at_any_number_of_ranks)
 {
     static const layout worlds[][2] = {{{1, 1, 1}, {2, 1, 1}}, {{2, 1, 1}, {3, 1, 1}}, {{4, 1, 1}, {1, 1, 1}}};
 
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++)
             if (test_takes((int)(i + w), 3, 18)) /* each kind between one pair */
-                go_between(state, &kinds[i], worlds[w][0], worlds[w][1]);
+                go_between(&kinds[i], worlds[w][0], worlds[w][1]);
 }
 
 /* Teams do not go with codes, nor with blocks of bytes where a rank has fewer columns than a block. */
@@ -319,7 +318,7 @@ static bool goes_with_teams(const kind *k)
 }
 
 /* Every second kind goes from one of these layouts to the other. */
-STORY_TEST(conversations_go_on_with_any_teams)
+TEST(conversations_go_on_with_any_teams)
 {
     static const layout layouts[][2] = {{{4, 2, 1}, {1, 1, 1}},
                                         {{1, 1, 1}, {2, 2, 1}},
@@ -332,11 +331,11 @@ STORY_TEST(conversations_go_on_with_any_teams)
         const layout *l = layouts[number % 5];
 
         if (goes_with_teams(&kinds[i]) && test_takes(number++, 5, 12))
-            go_between(state, &kinds[i], l[0], l[1]);
+            go_between(&kinds[i], l[0], l[1]);
     }
 }
 
-STORY_TEST(conversations_go_on_with_sequences_cut_or_not)
+TEST(conversations_go_on_with_sequences_cut_or_not)
 {
     static const layout layouts[][2] = {{{2, 1, 2}, {1, 1, 1}}, {{1, 1, 1}, {4, 1, 2}}, {{4, 1, 2}, {4, 1, 4}},
                                         {{3, 1, 1}, {2, 1, 2}}, {{4, 1, 4}, {2, 1, 1}}, {{4, 2, 2}, {4, 1, 2}},
@@ -349,6 +348,6 @@ STORY_TEST(conversations_go_on_with_sequences_cut_or_not)
         if (l[0].tp * l[1].tp > 1 && !goes_with_teams(&kinds[i]))
             continue;
         if (test_takes(number++, 5, 12))
-            go_between(state, &kinds[i], l[0], l[1]);
+            go_between(&kinds[i], l[0], l[1]);
     }
 }

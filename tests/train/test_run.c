@@ -126,9 +126,8 @@ static void run(fixture *f, int world)
 
 /* ---- tests ---- */
 
-TEST_WITH(every_world_trains_the_same, setup, NULL)
+TEST_OF(every_world_trains_the_same, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     double alone[STEPS];
 
     CHECK_OK(fsdp_train_config_set(f->config, "export.path", f->model));
@@ -155,9 +154,8 @@ TEST_WITH(every_world_trains_the_same, setup, NULL)
     CHECK(alone[STEPS - 1] < alone[0]);
 }
 
-TEST_WITH(offloaded_or_not_it_trains_the_same, setup, NULL)
+TEST_OF(offloaded_or_not_it_trains_the_same, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     seen plain[MOST_RANKS];
 
     for (int world = 1; world <= 3; world += 2) {
@@ -182,13 +180,12 @@ TEST_WITH(offloaded_or_not_it_trains_the_same, setup, NULL)
 }
 
 /* The same losses and collectives for less memory. */
-TEST_WITH(checkpoints_change_only_what_is_kept, setup, NULL)
+TEST_OF(checkpoints_change_only_what_is_kept, setup, NULL, fixture *f)
 {
     static const struct {
         const char *mode, *option;
         int64_t blocks;
     } cases[] = {{"none", "2", 0}, {"cheap", "2", 4}, {"selective", "2", 2}, {"selective", "op", 4}, {"full", "2", 4}};
-    fixture *f = *state;
     seen plain = {0};
     size_t peaks[5];
 
@@ -211,10 +208,8 @@ TEST_WITH(checkpoints_change_only_what_is_kept, setup, NULL)
     }
 }
 
-TEST_WITH(what_all_ranks_know_is_told_by_rank_0_alone, setup, NULL)
+TEST_OF(what_all_ranks_know_is_told_by_rank_0_alone, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     CHECK_OK(fsdp_train_config_set(f->config, "data.path", "/nonexistent"));
     run(f, 3);
     for (int r = 0; r < 3; r++) {
@@ -288,7 +283,7 @@ static void run_several(fsdp_context *context, void *arg)
 }
 
 /* One after the other and both at once, a GPU first or last: each has the losses that it has alone. */
-TEST_WITH(runs_on_several_devices_share_a_context, setup, NULL)
+TEST_OF(runs_on_several_devices_share_a_context, setup, NULL, fixture *f)
 {
     static const struct {
         const char *devices[RUNS];
@@ -299,7 +294,6 @@ TEST_WITH(runs_on_several_devices_share_a_context, setup, NULL)
                  {{"cuda", "cpu"}, false, 1},
                  {{"cuda", "cpu"}, true, 2},
                  {{"cuda:0", "cuda:1"}, true, 1}};
-    fixture *f = *state;
     double first[RUN_STEPS] = {0}, validated = 0;
 
     test_need_gpu();
@@ -351,9 +345,8 @@ static void evaluate_elsewhere(fsdp_context *context, void *arg)
     fsdp_tokens_close(tokens);
 }
 
-TEST_WITH(a_run_leaves_the_devices_of_others_alone, setup, NULL)
+TEST_OF(a_run_leaves_the_devices_of_others_alone, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     several s = {.f = f, .together = true};
 
     test_need_gpu();
@@ -411,9 +404,8 @@ static void step_rank(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(what_is_frozen_stays_as_it_was, setup, NULL)
+TEST_OF(what_is_frozen_stays_as_it_was, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     double alone[2] = {0};
 
     CHECK_OK(fsdp_train_config_set(f->config, "model.frozen", "[model.norm.*, '*.1.*.up_proj.weight']"));
@@ -484,10 +476,8 @@ static void starve(fsdp_context *context, void *arg)
     snprintf(f->message, sizeof f->message, "%s", fsdp_last_error());
 }
 
-TEST_WITH(a_step_without_memory_says_what_takes_less, setup, NULL)
+TEST_OF(a_step_without_memory_says_what_takes_less, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     CHECK_OK(fsdp_train_config_set(f->config, "training.local_batch_size", "2"));
     test_run_ranks(1, starve, f);
     CHECK_CONTAINS(f->message, "; a step takes less memory with a smaller training.local_batch_size or "
@@ -508,9 +498,8 @@ TEST_WITH(a_failing_collective_ends_all_ranks_and_leaks_nothing, setup, NULL)
     survives(*state, FSDP__FAULT_COLLECTIVE);
 }
 
-TEST_WITH(a_failing_write_leaves_no_model_behind, setup, NULL)
+TEST_OF(a_failing_write_leaves_no_model_behind, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     char *rescued = test_path(f->directory, "rescued");
 
     CHECK_OK(fsdp_train_config_set(f->config, "export.path", f->model));

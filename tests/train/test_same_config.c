@@ -81,10 +81,8 @@ static void agree(fixture *f, const char *part)
         CHECK_CONTAINS(f->messages[0], part);
 }
 
-TEST_WITH(a_key_that_differs_is_named_with_both_values, setup, NULL)
+TEST_OF(a_key_that_differs_is_named_with_both_values, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     agree(f, NULL);
     set(f, 2, "training.seed", "43");
     agree(f, "ranks 0 and 2 have different configs: training.seed is 42 and 43: start all ranks with the same");
@@ -98,10 +96,8 @@ TEST_WITH(a_key_that_differs_is_named_with_both_values, setup, NULL)
     agree(f, ", and 1 more: start all ranks with the same");
 }
 
-TEST_WITH(the_smallest_difference_of_a_number_is_found, setup, NULL)
+TEST_OF(the_smallest_difference_of_a_number_is_found, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     set(f, 0, "optimizer.lr", "0.1");
     set(f, 1, "optimizer.lr", "0.1");
     set(f, 2, "optimizer.lr", "0.10000000000000002");
@@ -117,9 +113,8 @@ static void change_a_byte(const char *path, size_t at)
     test_write_file(path, data, bytes);
 }
 
-TEST_WITH(paths_and_threads_are_a_ranks_own, setup, NULL)
+TEST_OF(paths_and_threads_are_a_ranks_own, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     char *data = test_path(f->directory, "data.txt"), *other = copy(f, data, "other.txt", NULL, NULL);
     char *metrics[] = {test_path(f->directory, "a.jsonl"), test_path(f->directory, "b.jsonl")};
 
@@ -168,11 +163,10 @@ static void change_a_weight(const char *path)
     change_a_byte(path, bytes / 2);
 }
 
-TEST_WITH(models_from_different_folders_must_be_the_same, setup, NULL)
+TEST_OF(models_from_different_folders_must_be_the_same, setup, NULL, fixture *f)
 {
     static const char *const sizes[] = {"preset", "n_layers", "dim", "n_heads", "n_kv_heads", "ffn_dim"};
     static const char reference[] = REFERENCE "/models/tiny-gpt2";
-    fixture *f = *state;
     char *folder = test_path(f->directory, "bf16"), key[40];
     char *weights = copy(f, REFERENCE "/models/tiny-gpt2/model.safetensors", "model.safetensors", NULL, NULL);
 
@@ -211,9 +205,8 @@ static void save_checkpoint(fixture *f, const char *folder, const char *seed)
     fsdp_context_free(context);
 }
 
-TEST_WITH(ranks_begin_with_the_same_checkpoint, setup, NULL)
+TEST_OF(ranks_begin_with_the_same_checkpoint, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     char *first = test_path(f->directory, "first"), *second = test_path(f->directory, "second");
 
     save_checkpoint(f, first, "1");

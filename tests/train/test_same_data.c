@@ -37,15 +37,12 @@ static void change_byte(const char *path, long at)
 /* Also where its size and its time of change are what they were. */
 STORY_TEST(one_byte_of_other_data_is_refused)
 {
-    story *s = *state;
     char *data = write_long_data(s);
     struct stat before;
 
     story_set(s, "data.path", data);
     story_set(s, "checkpoint.folder", s->folder);
-    s->end_after = 2;
-    story_run(s, 2);
-    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    story_stop(s, 2, 2);
     CHECK_EQ(stat(data, &before), 0);
     for (long at = 0; at < before.st_size; at += 401) {
         const struct timespec times[] = {before.st_atim, before.st_mtim};
@@ -57,9 +54,7 @@ STORY_TEST(one_byte_of_other_data_is_refused)
         CHECK_CONTAINS(s->message, "go through different data");
         change_byte(data, at);
     }
-    s->end_after = 3;
-    story_run(s, 3);
-    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    story_stop(s, 3, 3);
     CHECK_EQ(s->resumed_step, 2);
     change_byte(data, before.st_size / 2 + 3);
     story_set(s, "checkpoint.exclude_from_loading", "dataloader");
@@ -71,29 +66,22 @@ STORY_TEST(one_byte_of_other_data_is_refused)
 
 STORY_TEST(another_share_is_named)
 {
-    story *s = *state;
-
     story_set(s, "data.path", write_long_data(s));
     story_set(s, "checkpoint.folder", s->folder);
     story_set(s, "validation.share", "0.1");
-    s->end_after = 2;
-    story_run(s, 1);
-    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    story_stop(s, 1, 2);
     story_set(s, "validation.share", "0.25");
     story_run(s, 2);
     CHECK_EQ(s->status, FSDP_INVALID);
     CHECK_CONTAINS(s->message, "go through different data: validation.share is 0.1 there, and 0.25 here: set it back");
     story_set(s, "validation.share", "0.1");
-    s->end_after = 3;
-    story_run(s, 2);
-    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    story_stop(s, 2, 3);
     CHECK_EQ(s->resumed_step, 2);
 }
 
 /* As those of before there were digests of all. */
 STORY_TEST(a_checkpoint_without_a_digest_compares_samples)
 {
-    story *s = *state;
     char *data = write_long_data(s);
 
     story_set(s, "data.path", data);
@@ -102,9 +90,7 @@ STORY_TEST(a_checkpoint_without_a_digest_compares_samples)
     story_run(s, 2);
     story_edit_manifest(s, "step-2", "\"data.digest\"", "\"data.nought\"");
     change_byte(data, 70); /* between the first two samples */
-    s->end_after = 3;
-    story_run(s, 2);
-    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    story_stop(s, 2, 3);
     CHECK_EQ(s->resumed_step, 2);
     change_byte(data, 71); /* step-3 has one again */
     story_run(s, 2);
@@ -177,16 +163,13 @@ static void save_before_and_after(fsdp_context *context, void *arg)
 
 STORY_TEST(a_save_does_not_wait_until_the_data_is_read)
 {
-    story *s = *state;
     char *data = write_large_data(s);
 
     story_set(s, "data.path", data);
     story_set(s, "checkpoint.folder", s->folder);
     end_before_the_data_is_read(s);
     change_byte(data, 70); /* between the first two samples */
-    s->end_after = 2;
-    story_run(s, 2);
-    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    story_stop(s, 2, 2);
     CHECK_EQ(s->resumed_step, 1);
     s->folder = test_path(s->directory, "by_hand");
     story_set(s, "checkpoint.folder", s->folder);
@@ -205,18 +188,12 @@ STORY_TEST(a_save_does_not_wait_until_the_data_is_read)
 /* Files that are still the same are not read again: what the checkpoint says of them is believed. */
 STORY_TEST(data_that_has_not_changed_is_known_again)
 {
-    story *s = *state;
-
     story_set(s, "data.path", TEST_SOURCE_DIR "/README.md");
     story_set(s, "data.format", "text");
     story_set(s, "checkpoint.folder", s->folder);
-    s->end_after = 2;
-    story_run(s, 2);
-    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    story_stop(s, 2, 2);
     story_edit_manifest(s, "step-2", "\"data.digest\":{\"text\":\"", "\"data.digest\":{\"text\":\"abcdabcdabcd");
-    s->end_after = 3;
-    story_run(s, 3);
-    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    story_stop(s, 3, 3);
     CHECK_EQ(s->resumed_step, 2);
     story_edit_manifest(s, "step-3", "\"data.files\"", "\"data.nofil\""); /* now all of them is */
     story_run(s, 3);

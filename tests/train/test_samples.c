@@ -16,7 +16,6 @@ static char *set_board(story *s, const char *name)
 STORY_TEST(a_text_is_continued_every_few_steps)
 {
     static const char *const strategies[] = {"fsdp2", "fsdp1", "ddp", "zero1", "fsdp2"};
-    story *s = *state;
     double losses[STORY_STEPS + 1];
     const read_event *text;
     read_events plain, events;
@@ -58,7 +57,6 @@ STORY_TEST(a_text_is_continued_every_few_steps)
 
 STORY_TEST(a_prompt_that_cannot_be_continued_is_refused_at_the_start)
 {
-    story *s = *state;
     char *tokens = test_path(s->directory, "tokens.bin");
     uint16_t numbers[2000];
 

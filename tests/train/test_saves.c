@@ -35,7 +35,6 @@ static const char *there(const story *s, char text[STORY_STEPS + 1])
 STORY_TEST(it_saves_at_intervals_at_its_end_and_when_it_is_asked)
 {
     char text[STORY_STEPS + 1];
-    story *s = *state;
 
     story_set(s, "checkpoint.folder", s->folder);
     story_set(s, "checkpoint.interval", "4");
@@ -57,8 +56,6 @@ STORY_TEST(it_saves_at_intervals_at_its_end_and_when_it_is_asked)
 /* A run that was killed in a save leaves a folder that takes room. */
 STORY_TEST(what_a_dead_run_has_left_is_removed_at_the_start)
 {
-    story *s = *state;
-
     test_set_keys(s->config, "checkpoint.folder=%s checkpoint.interval=100 training.steps=4", s->folder);
     CHECK_EQ(mkdir(s->folder, 0700), 0);
     CHECK_EQ(mkdir(test_path(s->folder, "step-9.saving"), 0700), 0);
@@ -74,7 +71,6 @@ STORY_TEST(what_a_dead_run_has_left_is_removed_at_the_start)
 STORY_TEST(it_keeps_the_newest_and_multiples)
 {
     char text[STORY_STEPS + 1];
-    story *s = *state;
 
     test_set_keys(s->config,
                   "checkpoint.folder=%s checkpoint.interval=1 checkpoint.keep_latest_k=2 "
@@ -89,7 +85,6 @@ STORY_TEST(it_keeps_the_newest_and_multiples)
 STORY_TEST(the_best_checkpoint_stays)
 {
     char text[STORY_STEPS + 1], expected[3] = "";
-    story *s = *state;
 
     test_set_keys(s->config,
                   "checkpoint.folder=%s checkpoint.interval=100 checkpoint.keep_latest_k=1 "
@@ -112,7 +107,6 @@ STORY_TEST(the_best_checkpoint_stays)
 STORY_TEST(what_is_not_finite_is_said_and_does_not_replace_what_is)
 {
     char text[STORY_STEPS + 1];
-    story *s = *state;
 
     test_set_keys(s->config,
                   "checkpoint.folder=%s checkpoint.interval=1 checkpoint.keep_latest_k=1 "
@@ -136,7 +130,6 @@ STORY_TEST(what_is_not_finite_is_said_and_does_not_replace_what_is)
 
 STORY_TEST(the_best_checkpoint_stays_where_nobody_validates_any_more)
 {
-    story *s = *state;
     char text[STORY_STEPS + 1], expected[3] = "", *data = test_path(s->directory, "data.txt");
 
     test_set_keys(s->config,
@@ -191,12 +184,8 @@ static void check_best(story *s, int world)
     CHECK_CONTAINS(s->log, "of the best validation (loss ");
     story_set(s, "checkpoint.folder", s->folder);
     story_set(s, "checkpoint.keep_latest_k", "1");
-    s->end_after = 5;
-    story_run(s, world);
-    CHECK_EQ(s->status, FSDP_INTERRUPTED);
-    s->end_after = 0;
-    story_go(s, world);
-    CHECK_EQ(s->resumed_step, 5);
+    story_stop(s, world, 5);
+    story_go_on(s, world);
     check_export(s, weights, bytes, true);
     story_set(s, "export.which", "last");
     story_go(s, world);
@@ -217,17 +206,16 @@ STORY_TEST(the_best_is_exported_where_it_is_asked_for)
     for (int i = 0; i < 7; i += test_brief() ? 7 : 1) {
         int world = i == 6 ? 4 : 1 + (i + 1) % 4;
 
-        story_setup(state);
-        story_set(*state, "parallelism.strategy", strategies[i]);
-        story_set(*state, "parallelism.data_parallel_replicate_degree", i == 6 ? "2" : "1");
-        check_best(*state, world);
+        s = story_new();
+        story_set(s, "parallelism.strategy", strategies[i]);
+        story_set(s, "parallelism.data_parallel_replicate_degree", i == 6 ? "2" : "1");
+        check_best(s, world);
     }
 }
 
 /* With early stopping nobody has to ask; who does not want it says so. */
 STORY_TEST(what_was_stopped_early_exports_the_best)
 {
-    story *s = *state;
     char steps[8], *weights;
     size_t bytes;
 
@@ -248,7 +236,6 @@ STORY_TEST(what_was_stopped_early_exports_the_best)
 
 STORY_TEST(a_best_that_cannot_be_is_told_at_the_start)
 {
-    story *s = *state;
     char path[600];
 
     story_set(s, "export.which", "best");
@@ -261,9 +248,7 @@ STORY_TEST(a_best_that_cannot_be_is_told_at_the_start)
     CHECK_CONTAINS(s->message, "export.which is best, but validation.keep_best is false");
     story_set(s, "validation.keep_best", "true");
     story_set(s, "checkpoint.interval", "1");
-    s->end_after = 5;
-    story_run(s, 2);
-    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    story_stop(s, 2, 5);
     s->end_after = 0;
     snprintf(path, sizeof path, "%s/step-%d", s->folder, (int)s->best_step);
     test_directory_free(strdup(path));
@@ -275,7 +260,6 @@ STORY_TEST(a_best_that_cannot_be_is_told_at_the_start)
 
 STORY_TEST(load_step_names_the_best)
 {
-    story *s = *state;
     char step[16];
     int64_t best;
 
@@ -290,9 +274,7 @@ STORY_TEST(load_step_names_the_best)
     best = s->best_step;
     snprintf(step, sizeof step, "step-%d", (int)best);
     story_set(s, "checkpoint.load_step", "best");
-    s->end_after = (int)best + 1;
-    story_run(s, 3);
-    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    story_stop(s, 3, (int)best + 1);
     CHECK_EQ(s->resumed_step, best);
     CHECK_CONTAINS(s->log, "step-5 is newer than the checkpoint that the run continues from, and is '");
     CHECK(story_has(s, step));
@@ -309,9 +291,8 @@ STORY_TEST(load_step_names_the_best)
 /* The lowest loss of one text says nothing about that of another, nor do validations without a lower one. */
 STORY_TEST(validations_of_other_data_begin_anew)
 {
-    char *data = test_path((*(story **)state)->directory, "data.txt"), text[400];
-    char *other = test_path((*(story **)state)->directory, "other.txt");
-    story *s = *state;
+    char *data = test_path(s->directory, "data.txt"), text[400];
+    char *other = test_path(s->directory, "other.txt");
 
     memset(text, 'z', sizeof text);
     test_write_file(other, text, sizeof text);
@@ -339,7 +320,6 @@ STORY_TEST(validations_of_other_data_begin_anew)
 STORY_TEST(the_best_checkpoint_goes_where_it_is_not_wanted)
 {
     char text[STORY_STEPS + 1];
-    story *s = *state;
 
     test_set_keys(s->config,
                   "checkpoint.folder=%s checkpoint.interval=4 checkpoint.keep_latest_k=1 "
@@ -355,7 +335,6 @@ STORY_TEST(the_best_checkpoint_goes_where_it_is_not_wanted)
 
 STORY_TEST(a_checkpoint_that_fails_is_tried_again)
 {
-    story *s = *state;
     char text[STORY_STEPS + 1];
     const char *of_last;
     int fired = 0, failed = 0, last = 0;
@@ -389,13 +368,10 @@ STORY_TEST(a_checkpoint_that_fails_is_tried_again)
 
 STORY_TEST(a_start_survives_every_failed_allocation)
 {
-    story *s = *state;
     int failures = 0;
 
     story_set(s, "checkpoint.folder", s->folder);
-    s->end_after = 1;
-    story_run(s, 2);
-    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    story_stop(s, 2, 1);
     s->end_after = 2;
     s->kind = FSDP__FAULT_ALLOCATION;
     for (s->nth = 3; s->nth < 100000; s->nth += test_long() ? 7 : test_brief() ? 2999 : 997) {
@@ -409,9 +385,7 @@ STORY_TEST(a_start_survives_every_failed_allocation)
     }
     CHECK(failures > 0);
     s->nth = 0;
-    s->end_after = 3;
-    story_run(s, 2);
-    CHECK_EQ(s->status, FSDP_INTERRUPTED);
+    story_stop(s, 2, 3);
 }
 
 /* ---- the folder ---- */
@@ -458,7 +432,6 @@ static void come_late(fsdp_context *context, void *arg)
 
 STORY_TEST(no_rank_looks_before_the_folder_is_held)
 {
-    story *s = *state;
     meeting m = {.story = s, .config = s->config};
     char *from, *to;
 
@@ -472,7 +445,6 @@ STORY_TEST(no_rank_looks_before_the_folder_is_held)
 
 STORY_TEST(two_runs_do_not_share_a_folder)
 {
-    story *s = *state;
     meeting m = {.story = s, .config = s->config};
 
     story_set(s, "checkpoint.folder", s->folder);
@@ -483,7 +455,6 @@ STORY_TEST(two_runs_do_not_share_a_folder)
 
 STORY_TEST(a_folder_that_cannot_be_written_is_refused_at_the_start)
 {
-    story *s = *state;
     char *file = test_path(s->directory, "data.txt");
 
     story_set(s, "checkpoint.folder", file);
@@ -526,7 +497,6 @@ static void export_without_the_best(fsdp_context *context, void *arg)
 
 STORY_TEST(a_best_that_is_gone_at_the_end_does_not_cost_the_model)
 {
-    story *s = *state;
     size_t bytes;
     char *weights;
 
@@ -554,7 +524,6 @@ static void save_nowhere(fsdp_context *context, void *arg)
 STORY_TEST(a_program_saves_when_it_likes)
 {
     char text[STORY_STEPS + 1];
-    story *s = *state;
 
     test_run_ranks(2, save_nowhere, s);
     story_set(s, "checkpoint.folder", s->folder);

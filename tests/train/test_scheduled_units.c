@@ -207,9 +207,8 @@ static void way_of(const char *way, int world, char text[256])
         snprintf(text, 256, "%s", way);
 }
 
-TEST_WITH(a_run_is_the_same_to_the_bit_by_every_schedule, open_fixture, NULL)
+TEST_OF(a_run_is_the_same_to_the_bit_by_every_schedule, open_fixture, NULL, const fixture *f)
 {
-    const fixture *f = *state;
     uint64_t dice = 7;
 
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
@@ -235,7 +234,7 @@ TEST_WITH(a_run_is_the_same_to_the_bit_by_every_schedule, open_fixture, NULL)
 }
 
 /* Units gather and reduce as the file says. */
-TEST_WITH(a_schedule_is_followed, open_fixture, NULL)
+TEST_OF(a_schedule_is_followed, open_fixture, NULL, const fixture *f)
 {
     static const struct {
         const char *units;
@@ -249,7 +248,6 @@ TEST_WITH(a_schedule_is_followed, open_fixture, NULL)
          "{\"modules\": [\"model.layers.1.mlp\", \"lm_head\"], \"stays\": true}",
          3, 3},
     };
-    const fixture *f = *state;
 
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         result r = {.config = configure(f, "")};
@@ -290,7 +288,7 @@ static void expect(const fixture *f, const char *keys, const char *text)
     test_run_ranks(2, refuse, &r);
 }
 
-TEST_WITH(a_schedule_for_another_run_is_refused, open_fixture, NULL)
+TEST_OF(a_schedule_for_another_run_is_refused, open_fixture, NULL, const fixture *f)
 {
     static const char *const keys[][2] = {
         {"model.dim=32", "is for a model 'm' with other parameters than this run's"},
@@ -314,7 +312,6 @@ TEST_WITH(a_schedule_for_another_run_is_refused, open_fixture, NULL)
         {"{\"modules\": [\"model.layers.2\"]}", "units[0] has a module 'model.layers.2', which the model has not"},
         {"{\"modules\": [\"model.layers\"]}", "it has no forward"},
     };
-    const fixture *f = *state;
     fsdp_train_config *config = configure(f, ""), *zero = configure(f, "parallelism.strategy=zero2");
 
     write_schedule(f->file, config, 2, "{\"modules\": [\"model.layers.1\"], \"stays\": true}");
@@ -333,9 +330,8 @@ TEST_WITH(a_schedule_for_another_run_is_refused, open_fixture, NULL)
                    &(refusal){config, config, "parallelism.schedule is plan, but nothing here plans: 'fsdp train'"});
 }
 
-TEST_WITH(a_rank_with_another_file_is_named, open_fixture, NULL)
+TEST_OF(a_rank_with_another_file_is_named, open_fixture, NULL, const fixture *f)
 {
-    const fixture *f = *state;
     char *second = test_path(f->directory, "second.json");
     refusal r = {.config = configure(f, ""), .other = configure(f, "")};
 
@@ -494,10 +490,8 @@ static bool is_said(const planned *got, int world, const char *text)
     return false;
 }
 
-TEST_WITH(all_ranks_take_the_plan_of_rank_0, open_fixture, NULL)
+TEST_OF(all_ranks_take_the_plan_of_rank_0, open_fixture, NULL, const fixture *f)
 {
-    const fixture *f = *state;
-
     for (int world = 1; world <= 4; world++) {
         planned got[4], p = {.f = f, .config = configure(f, "training.steps=2"), .got = got};
         result plain = {.config = configure(f, "training.steps=2")};
@@ -526,9 +520,8 @@ STORY_TEST(a_run_goes_on_under_another_schedule)
 {
     static const char *const units[] = {"{\"modules\": [\"model.layers.0\", \"model.layers.1.self_attn\"]}", NULL,
                                         "{\"modules\": [\"model.embed_tokens\"], \"stays\": true}"};
-    story *s = *state;
-    char *path = test_path(s->directory, "schedule.json"), *weights, *again;
-    size_t bytes, again_bytes;
+    char *path = test_path(s->directory, "schedule.json"), *weights;
+    size_t bytes;
 
     story_set(s, "export.path", s->model);
     story_go(s, 3);
@@ -543,7 +536,5 @@ STORY_TEST(a_run_goes_on_under_another_schedule)
         CHECK_EQ(s->status, piece < 2 ? FSDP_INTERRUPTED : FSDP_OK);
         CHECK_EQ(s->resumed_step, piece == 0 ? -1 : 2 * piece);
     }
-    again = story_weights(s, &again_bytes);
-    CHECK_EQ(again_bytes, bytes);
-    CHECK_BYTES(again, weights, bytes);
+    story_check_weights(s, weights, bytes);
 }

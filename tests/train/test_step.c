@@ -158,10 +158,9 @@ static void check_metrics(const fixture *f, int last, int bad)
     remove(f->metrics);
 }
 
-TEST_WITH(every_policy_in_every_world, setup, NULL)
+TEST_OF(every_policy_in_every_world, setup, NULL, fixture *f)
 {
     static const char *const policies[] = {"stop", "skip", "continue"};
-    fixture *f = *state;
 
     for (int world = 1; world <= MOST_RANKS; world *= 2)
         for (int policy = 0; policy < 3; policy++)
@@ -177,10 +176,8 @@ TEST_WITH(every_policy_in_every_world, setup, NULL)
             }
 }
 
-TEST_WITH(steps_that_nobody_is_told_of_are_looked_at_too, setup, NULL)
+TEST_OF(steps_that_nobody_is_told_of_are_looked_at_too, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     CHECK_OK(fsdp_train_config_set(f->config, "metrics.jsonl", ""));
     CHECK_OK(fsdp_train_config_set(f->config, "metrics.log_freq", "1000"));
     for (int policy = 0; policy < 3; policy++) {
@@ -212,9 +209,8 @@ static void run_logged(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(every_step_that_is_logged_has_a_loss, setup, NULL)
+TEST_OF(every_step_that_is_logged_has_a_loss, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     logged_steps l = {f, 12};
 
     test_set_keys(f->config, "metrics.jsonl= metrics.log_freq=12 training.steps=24");
@@ -223,10 +219,8 @@ TEST_WITH(every_step_that_is_logged_has_a_loss, setup, NULL)
 }
 
 /* No group of them is stepped in the backward, where one may be left out. */
-TEST_WITH(steps_of_offloaded_shards_are_left_out_too, setup, NULL)
+TEST_OF(steps_of_offloaded_shards_are_left_out_too, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     f->config->training.enable_cpu_offload = true;
     f->config->training.max_norm = 0;
     for (int policy = 0; policy < 3; policy++) {
@@ -265,10 +259,8 @@ static void go_on_after_a_stop(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(a_run_that_was_stopped_can_go_on, setup, NULL)
+TEST_OF(a_run_that_was_stopped_can_go_on, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     f->config->training.on_nan = FSDP_TRAIN_STOP;
     for (int reshard = FSDP_RESHARD_AUTO; reshard <= FSDP_RESHARD_NEVER; reshard++)
         for (int world = 1; world <= MOST_RANKS; world *= 2)
@@ -327,10 +319,8 @@ static void whole_run(fsdp_context *context, void *arg)
 }
 
 /* A rate that throws the weights far out in the first step. */
-TEST_WITH(a_run_that_diverges_says_so_once, setup, NULL)
+TEST_OF(a_run_that_diverges_says_so_once, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     write_data(f, 1, 1);
     test_set_keys(f->config, "optimizer.lr=1e30 export.path=%s training.on_nan=stop", f->model);
     test_run_ranks(2, whole_run, f);
@@ -360,10 +350,8 @@ TEST_WITH(a_run_that_diverges_says_so_once, setup, NULL)
 }
 
 /* The loss and the norm of the only step are finite, its result is not. */
-TEST_WITH(what_the_last_step_threw_out_of_range_is_not_exported, setup, NULL)
+TEST_OF(what_the_last_step_threw_out_of_range_is_not_exported, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     write_data(f, 1, 1);
     CHECK_OK(fsdp_train_config_set(f->config, "training.steps", "1"));
     CHECK_OK(fsdp_train_config_set(f->config, "optimizer.lr", "1e39")); /* infinite as a float */
@@ -383,9 +371,8 @@ TEST_WITH(what_the_last_step_threw_out_of_range_is_not_exported, setup, NULL)
     CHECK_EQ(f->exported[1], 1);
 }
 
-TEST_WITH(an_infinite_loss_is_seen_by_ranks_whose_own_is_not, setup, NULL)
+TEST_OF(an_infinite_loss_is_seen_by_ranks_whose_own_is_not, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     plan p = {.f = f, .on_nan = FSDP_TRAIN_SKIP, .bad = 2};
 
     f->value = INFINITY;

@@ -151,13 +151,12 @@ static void check_waits(fixture *f)
     CHECK(w.host > 0); /* they are counted */
 }
 
-TEST_WITH(the_host_waits_once_for_the_device_in_a_step, setup, NULL)
+TEST_OF(the_host_waits_once_for_the_device_in_a_step, setup, NULL, fixture *f)
 {
     static const char *const others[][2] = {{"training.on_nan", "skip"},
                                             {"optimizer.name", "sgd"},
                                             {"activation_checkpoint.mode", "full"},
                                             {"training.mixed_precision_param", "bfloat16"}};
-    fixture *f = *state;
 
     write_data(f, 1, 0);
     check_waits(f);
@@ -259,7 +258,7 @@ static void check_same(fixture *f, int world, unsigned bad)
 }
 
 /* Steps are left out: the first ones, two in a row, and the last one, of which the end of the run hears. */
-TEST_WITH(numbers_that_come_late_make_no_difference, setup, NULL)
+TEST_OF(numbers_that_come_late_make_no_difference, setup, NULL, fixture *f)
 {
     static const struct {
         const char *optimizer, *on_nan;
@@ -268,7 +267,6 @@ TEST_WITH(numbers_that_come_late_make_no_difference, setup, NULL)
     } runs[] = {{"adamw", "stop", 0x06, 1}, {"adamw", "stop", 0x10, 1},     {"adamw", "skip", 0x13, 1},
                 {"sgd", "skip", 0x13, 1},   {"adamw", "continue", 0x08, 1}, {"adamw", "skip", 0x06, 2},
                 {"adamw", "stop", 0x02, 3}};
-    fixture *f = *state;
 
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         f->config->optimizer.momentum = strcmp(runs[i].optimizer, "sgd") == 0 ? 0.9 : NAN;
@@ -280,10 +278,8 @@ TEST_WITH(numbers_that_come_late_make_no_difference, setup, NULL)
 
 /* Every stop is heard of, and the other steps are taken; the data of a step that was queued meanwhile is passed over.
  */
-TEST_WITH(a_run_that_was_stopped_late_can_go_on, setup, NULL)
+TEST_OF(a_run_that_was_stopped_late_can_go_on, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     write_data(f, 1, 0x09);
     for (int late = 0; late < 2; late++) {
         outcome o = outcome_of(f, 1, !late, true);
@@ -323,9 +319,8 @@ static void run_whole(fsdp_context *context, void *arg)
 }
 
 /* The first step throws the weights far out; of the second, at whose end a checkpoint is due, there is none. */
-TEST_WITH(nothing_is_saved_of_a_step_that_stops_the_run, setup, NULL)
+TEST_OF(nothing_is_saved_of_a_step_that_stops_the_run, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     ended e = {.f = f};
     char *folder = test_path(f->directory, "checkpoints"), *first = test_path(folder, "step-1"),
          *second = test_path(folder, "step-2");
@@ -345,9 +340,8 @@ TEST_WITH(nothing_is_saved_of_a_step_that_stops_the_run, setup, NULL)
     }
 }
 
-TEST_WITH(each_step_is_told_once_and_in_order, setup, NULL)
+TEST_OF(each_step_is_told_once_and_in_order, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     ended e = {.f = f};
 
     write_data(f, 1, 0);
@@ -360,10 +354,9 @@ TEST_WITH(each_step_is_told_once_and_in_order, setup, NULL)
 
 #ifdef FSDP_HAVE_FAKECUDA
 /* The device is lost in the middle of the run. */
-TEST_WITH(a_call_of_cuda_that_fails_ends_the_run, setup, NULL)
+TEST_OF(a_call_of_cuda_that_fails_ends_the_run, setup, NULL, fixture *f)
 {
     static const char *const calls[] = {"kernel", "cudaMemcpyAsync", "cudaEventRecord", "cudaEventSynchronize"};
-    fixture *f = *state;
     ended e = {.f = f};
 
     if (!is_on_cuda())

@@ -440,7 +440,6 @@ STORY_TEST(a_team_keeps_the_average_that_one_rank_keeps)
 {
     static const int worlds[][2] = {{2, 2}, {4, 2}, {4, 4}};
     int64_t count;
-    story *s = *state;
     float *alone_values;
 
     set_model(s);
@@ -458,7 +457,6 @@ STORY_TEST(every_strategy_that_takes_teams_trains_as_one_rank)
 {
     static const char *const strategies[] = {"fsdp2", "zero1", "zero2", "zero3", "hsdp"};
     int64_t count;
-    story *s = *state;
     float *alone_values;
 
     set_model(s);
@@ -479,7 +477,6 @@ STORY_TEST(every_strategy_that_takes_teams_trains_as_one_rank)
 STORY_TEST(float16_goes_with_teams)
 {
     double exact[STORY_STEPS + 1];
-    story *s = *state;
 
     set_model(s);
     story_go(s, 1);

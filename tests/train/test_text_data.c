@@ -107,9 +107,8 @@ static void train(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(text_trains_as_its_tokens, setup, NULL)
+TEST_OF(text_trains_as_its_tokens, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     const fsdp_tokenize_options options = {.field = "body"};
     fsdp_tokenizer *tokenizer = NULL;
     float expected[STEPS];
@@ -153,9 +152,8 @@ static void damage(const fixture *f)
     fclose(file);
 }
 
-TEST_WITH(damaged_tokens_are_made_anew_with_one_line, setup, NULL)
+TEST_OF(damaged_tokens_are_made_anew_with_one_line, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     float expected[STEPS];
 
     set_text(f);
@@ -184,10 +182,8 @@ static void check_refused(fixture *f, const char *part)
     fsdp_context_free(context);
 }
 
-TEST_WITH(what_does_not_fit_is_refused, setup, NULL)
+TEST_OF(what_does_not_fit_is_refused, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     set_text(f);
     set(f, "model.vocab_size", "270");
     check_refused(f, "has 271 tokens, but the model has a vocabulary of 270");
@@ -202,10 +198,8 @@ TEST_WITH(what_does_not_fit_is_refused, setup, NULL)
     check_refused(f, "data.tokenizer is for text, but data.dtype is for tokens");
 }
 
-TEST_WITH(a_tokenizer_is_where_it_is_said_to_be, setup, NULL)
+TEST_OF(a_tokenizer_is_where_it_is_said_to_be, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     set_text(f);
     set(f, "data.tokenizer", "model");
     check_refused(f, "data.tokenizer is model, but there is no model.path");
@@ -214,10 +208,8 @@ TEST_WITH(a_tokenizer_is_where_it_is_said_to_be, setup, NULL)
 }
 
 /* The file of their tokens is one that nobody knows. */
-TEST_WITH(too_little_text_is_named_with_what_to_do, setup, NULL)
+TEST_OF(too_little_text_is_named_with_what_to_do, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     set_text(f);
     set(f, "training.local_batch_size", "1000");
     check_refused(f, "data.jsonl' has ");
@@ -227,10 +219,8 @@ TEST_WITH(too_little_text_is_named_with_what_to_do, setup, NULL)
 }
 
 /* Without a tokenizer the braces would be trained on; only the bytes of text that is named so are asked for. */
-TEST_WITH(json_lines_need_a_tokenizer, setup, NULL)
+TEST_OF(json_lines_need_a_tokenizer, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     set(f, "data.path", f->text);
     check_refused(f, "data.path: cannot read '");
     CHECK_CONTAINS(fsdp_last_error(), "data.jsonl' as text: it is JSON lines, and braces and keys would be tokens too: "
@@ -276,9 +266,8 @@ static void train_alone(fixture *f, float *losses)
     memcpy(losses, f->losses, sizeof f->losses);
 }
 
-TEST_WITH(a_models_own_tokenizer_reads_its_text, setup, NULL)
+TEST_OF(a_models_own_tokenizer_reads_its_text, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     float named[STEPS], own[STEPS], bytes[STEPS];
     char *prose = test_path(f->directory, "data.txt"), *folder = test_path(f->directory, "d"), *packed;
 
@@ -313,9 +302,8 @@ TEST_WITH(a_models_own_tokenizer_reads_its_text, setup, NULL)
     CHECK_BYTES(own, named, sizeof own);
 }
 
-TEST_WITH(tokens_beside_a_tokenizer_are_tokens, setup, NULL)
+TEST_OF(tokens_beside_a_tokenizer_are_tokens, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     uint16_t ids[64];
     float losses[STEPS];
     char both[1024];
@@ -336,9 +324,8 @@ TEST_WITH(tokens_beside_a_tokenizer_are_tokens, setup, NULL)
     check_refused(f, "data.path is text, which the tokenizer of '");
 }
 
-TEST_WITH(bad_lines_are_left_out_and_told, setup, NULL)
+TEST_OF(bad_lines_are_left_out_and_told, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     float whole[STEPS], rest[STEPS];
     FILE *file;
 
@@ -369,9 +356,8 @@ static void train_whole(fsdp_context *context, void *arg)
 }
 
 /* A checkpoint keeps the tokenizer that its tokens are of, and gives it to a run that begins with its weights. */
-TEST_WITH(a_checkpoint_has_the_tokenizer_of_its_tokens, setup, NULL)
+TEST_OF(a_checkpoint_has_the_tokenizer_of_its_tokens, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     char *folder = test_path(f->directory, "steps"), *kept = test_path(folder, "step-2/tokenizer.json");
     float losses[STEPS];
 
@@ -388,9 +374,8 @@ TEST_WITH(a_checkpoint_has_the_tokenizer_of_its_tokens, setup, NULL)
 }
 
 /* Bytes that a run was begun on, as before a folder's tokenizer was the default, are not taken for its tokens. */
-TEST_WITH(a_run_on_bytes_goes_on_with_bytes_alone, setup, NULL)
+TEST_OF(a_run_on_bytes_goes_on_with_bytes_alone, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     char *elsewhere = test_directory(), *folder = test_path(elsewhere, "steps");
     char *kept = test_path(folder, "step-2/tokenizer.json");
     char *prose = test_path(f->directory, "data.txt");

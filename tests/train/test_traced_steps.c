@@ -16,7 +16,6 @@ static char *trace_of(const story *s, const char *name)
 
 STORY_TEST(steps_are_traced_with_all_that_is_in_them)
 {
-    story *s = *state;
     char *path = trace_of(s, "trace.json.gz");
     char *metrics = test_path(s->directory, "m.jsonl"), id[40], *text;
     reading r;
@@ -94,7 +93,6 @@ STORY_TEST(the_planned_line_is_the_measured_one_and_modules_have_theirs)
                 {"fsdp2", "activation_checkpoint.mode", "full", "none", 2},
                 {"zero2", "parallelism.prefetch", "0", "0", 3},
                 {"ddp", "parallelism.prefetch", "0", "0", 2}};
-    story *s = *state;
     char *path = trace_of(s, "trace.json");
 
     story_set(s, "metrics.trace.steps", "3");
@@ -175,7 +173,6 @@ static void trace_across(fsdp_context *context, void *arg)
 
 STORY_TEST(a_trace_may_begin_and_end_around_anything)
 {
-    story *s = *state;
     char *path = test_path(s->directory, "across.json");
 
     story_set(s, "validation.share", "0.1");
@@ -224,7 +221,6 @@ static void fail_within(fsdp_context *context, void *arg)
 
 STORY_TEST(a_trace_goes_on_behind_a_forward_that_fails)
 {
-    story *s = *state;
     order o = {.story = s, .path = test_path(s->directory, "fails.json")};
     reading r;
 
@@ -237,7 +233,6 @@ STORY_TEST(a_trace_goes_on_behind_a_forward_that_fails)
 
 STORY_TEST(a_trace_changes_no_bit_of_the_run)
 {
-    story *s = *state;
     double losses[STORY_STEPS + 1];
     char *path;
 
@@ -251,7 +246,6 @@ STORY_TEST(a_trace_changes_no_bit_of_the_run)
 
 STORY_TEST(without_such_steps_there_is_no_trace_and_a_warning)
 {
-    story *s = *state;
     char *path = trace_of(s, "trace.json");
 
     story_set(s, "metrics.trace.steps", "100-200");
@@ -268,7 +262,6 @@ STORY_TEST(without_such_steps_there_is_no_trace_and_a_warning)
 
 STORY_TEST(a_trace_that_cannot_be_written_costs_no_model)
 {
-    story *s = *state;
     char *path = trace_of(s, "data.txt/trace.json");
 
     story_set(s, "export.path", s->model);
@@ -295,7 +288,6 @@ STORY_TEST(a_trace_that_cannot_be_written_costs_no_model)
 
 STORY_TEST(a_run_that_fails_leaves_what_rank_0_has_recorded)
 {
-    story *s = *state;
     char *path = trace_of(s, "trace.json");
     reading r;
 

@@ -177,10 +177,8 @@ static bool is_drawn(size_t i, int world)
     return world == 1 + (int)i % 3 || (world == MOST_RANKS && !test_brief());
 }
 
-TEST_WITH(training_goes_on_as_if_there_had_been_none, setup, NULL)
+TEST_OF(training_goes_on_as_if_there_had_been_none, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
         for (int world = 1; world <= MOST_RANKS; world++)
             if (is_drawn(i, world))
@@ -232,10 +230,9 @@ static void add_up(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(every_token_counts_once_in_any_world, setup, NULL)
+TEST_OF(every_token_counts_once_in_any_world, setup, NULL, fixture *f)
 {
     static const char *const strategies[] = {"fsdp2", "fsdp1", "ddp", "zero1"};
-    fixture *f = *state;
     double first = NAN;
 
     set(f, "validation.path", f->other);
@@ -257,11 +254,10 @@ TEST_WITH(every_token_counts_once_in_any_world, setup, NULL)
         }
 }
 
-TEST_WITH(steps_are_batches_of_all_ranks, setup, NULL)
+TEST_OF(steps_are_batches_of_all_ranks, setup, NULL, fixture *f)
 {
     static const int64_t expected[][2] = {
         {1, 3 * LENGTH}, {5, 15 * LENGTH}, {14, 42 * LENGTH}, {15, TOKENS - 1}, {1000, TOKENS - 1}};
-    fixture *f = *state;
 
     set(f, "validation.path", f->other);
     set(f, "validation.local_batch_size", "3");
@@ -304,10 +300,9 @@ static void look_at_shares(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(what_is_held_out_is_never_trained_on, setup, NULL)
+TEST_OF(what_is_held_out_is_never_trained_on, setup, NULL, fixture *f)
 {
     static const char *const shares[] = {"0.001", "0.1", "0.5", "0.9"};
-    fixture *f = *state;
     char *text = test_read_file(f->data, &(size_t){0});
 
     text[TOKENS - 1] = (char)201;
@@ -333,14 +328,13 @@ static void create(fsdp_context *context, void *arg)
     CHECK_NULL(run);
 }
 
-TEST_WITH(data_that_is_too_short_is_refused, setup, NULL)
+TEST_OF(data_that_is_too_short_is_refused, setup, NULL, fixture *f)
 {
     static const char *const cases[][3] = {
         {"validation.share", "0.99", "leaves none to train on"},
         {"training.seq_len", "256", "of the data, 1 windows of 256 tokens, leaves none to train on"},
         {"training.local_batch_size", "43", " tokens to read, of 350, but one window of 8 for each of 86 sequences"},
     };
-    fixture *f = *state;
     char *metrics = f->metrics;
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -354,9 +348,8 @@ TEST_WITH(data_that_is_too_short_is_refused, setup, NULL)
     f->metrics = metrics;
 }
 
-TEST_WITH(a_path_of_one_token_is_refused, setup, NULL)
+TEST_OF(a_path_of_one_token_is_refused, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     char *metrics = f->metrics;
 
     test_write_file(f->other, "a", 1);
@@ -367,10 +360,8 @@ TEST_WITH(a_path_of_one_token_is_refused, setup, NULL)
     f->metrics = metrics;
 }
 
-TEST_WITH(keys_that_exclude_each_other_are_refused, setup, NULL)
+TEST_OF(keys_that_exclude_each_other_are_refused, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     set(f, "validation.enable", "true");
     CHECK_ERROR(fsdp_train_config_check(f->config, 1), FSDP_INVALID,
                 "there is nothing to evaluate on: set validation.");
@@ -402,19 +393,16 @@ static void create_and_validate(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-TEST_WITH(a_run_without_a_validation_refuses_one, setup, NULL)
+TEST_OF(a_run_without_a_validation_refuses_one, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
-
     test_run_ranks(2, create_and_validate, f);
     set(f, "validation.path", f->other);
     set(f, "validation.enable", "false");
     test_run_ranks(2, create_and_validate, f);
 }
 
-TEST_WITH(an_evaluation_that_fails_leaves_its_result_alone, setup, NULL)
+TEST_OF(an_evaluation_that_fails_leaves_its_result_alone, setup, NULL, fixture *f)
 {
-    fixture *f = *state;
     const char *path = f->data;
     const fsdp_evaluate_options options = {.seq_len = LENGTH, .local_batch = 2, .vocab_size = 'b'};
     fsdp_context *context = test_context();

@@ -31,7 +31,6 @@ static void begin(story *s)
 
 STORY_TEST(a_healthy_run_is_warned_of_nothing)
 {
-    story *s = *state;
     double losses[STORY_STEPS + 1];
     char *text;
 
@@ -49,7 +48,6 @@ STORY_TEST(a_healthy_run_is_warned_of_nothing)
 STORY_TEST(steps_that_are_too_large_are_said_once)
 {
     static const char *const strategies[] = {"fsdp2", "zero1", "ddp"};
-    story *s = *state;
 
     begin(s);
     test_set_keys(s->config, "optimizer.name=sgd optimizer.lr=50 training.max_norm=0 training.on_nan=continue");
@@ -123,7 +121,6 @@ STORY_TEST(the_slow_rank_of_a_real_run_is_named)
         const char *strategy;
         int world, rank;
     } cases[] = {{"fsdp2", 3, 2}, {"ddp", 4, 1}};
-    story *s = *state;
     char told[4096];
 
     story_set(s, "training.steps", "120");
