@@ -66,9 +66,8 @@ static void read_output(fsdp_context *context, fsdp_module *model, float out[6])
 
 /* ---- which layers ---- */
 
-TEST(layers_are_chosen_by_name_pattern_and_kind)
+CONTEXT_TEST(layers_are_chosen_by_name_pattern_and_kind)
 {
-    fsdp_context *context = test_context();
     static const char *const all[] = {"all-linear"}, *const two[] = {"2", "0"}, *const three[] = {"3"};
     const fsdp_lora_pattern rank = {"2", 3}, alpha = {"[0-2]", 9};
     struct {
@@ -111,7 +110,6 @@ TEST(layers_are_chosen_by_name_pattern_and_kind)
         fsdp_adapter_free(adapter);
         fsdp_module_unref(model);
     }
-    fsdp_context_free(context);
 }
 
 static void check_unchanged(fsdp_module *model)
@@ -124,9 +122,8 @@ static void check_unchanged(fsdp_module *model)
     fsdp_parameters_release(&all);
 }
 
-TEST(what_cannot_be_adapted_is_refused_by_name)
+CONTEXT_TEST(what_cannot_be_adapted_is_refused_by_name)
 {
-    fsdp_context *context = test_context();
     static const char *const one[] = {"1"}, *const none[] = {"q_proj"}, *const some[] = {"0", "q_proj"};
     static const char *const all[] = {"all-linear"};
     const fsdp_lora_pattern bad = {"0", 1.5};
@@ -172,7 +169,6 @@ TEST(what_cannot_be_adapted_is_refused_by_name)
         fsdp_module_unref(same); /* the tree's own */
         fsdp_module_unref(model);
     }
-    fsdp_context_free(context);
 }
 
 /* ---- what they compute ---- */
@@ -305,9 +301,8 @@ TEST(gradients_reach_the_adapter_alone)
 }
 
 /* Over a base in bf16 the sum is taken in float32 and rounded once. */
-TEST(an_adapter_over_a_bf16_base_stays_in_float32)
+CONTEXT_TEST(an_adapter_over_a_bf16_base_stays_in_float32)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = CHECK_PTR(fsdp_linear_create(context, test_device(context), 6, 4, NULL));
     fsdp_module *root = CHECK_PTR(fsdp_sequential_create(context, &model, 1));
     static const char *const names[] = {"0"};
@@ -329,12 +324,10 @@ TEST(an_adapter_over_a_bf16_base_stays_in_float32)
     fsdp_scope_end(context, NULL);
     fsdp_adapter_free(adapter);
     fsdp_module_unref(root);
-    fsdp_context_free(context);
 }
 
-TEST(a_failing_allocation_adds_nothing_that_leaks)
+CONTEXT_TEST(a_failing_allocation_adds_nothing_that_leaks)
 {
-    fsdp_context *context = test_context();
     static const char *const all[] = {"all-linear"};
     fsdp_lora_options o = targets(all, 1);
 
@@ -348,5 +341,4 @@ TEST(a_failing_allocation_adds_nothing_that_leaks)
         fsdp_adapter_free(adapter);
         fsdp_module_unref(model);
     }
-    fsdp_context_free(context);
 }

@@ -85,9 +85,8 @@ TEST(settings_that_change_numbers_and_are_unknown_are_refused_by_name)
     }
 }
 
-TEST(what_is_written_is_read_back)
+CONTEXT_TEST(what_is_written_is_read_back)
 {
-    fsdp_context *context = test_context();
     fsdp_module *parts[] = {fsdp_linear_create(context, fsdp_meta(context), 6, 4, NULL),
                             fsdp_linear_create(context, fsdp_meta(context), 4, 5, NULL)};
     fsdp_module *model = CHECK_PTR(fsdp_sequential_create(context, parts, 2));
@@ -117,5 +116,4 @@ TEST(what_is_written_is_read_back)
     fsdp_lora_options_free(back);
     fsdp_adapter_free(adapter);
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }

@@ -25,9 +25,8 @@ static fsdp_module *tree(fsdp_context *context, fsdp_device *device, int64_t in)
     return CHECK_PTR(fsdp_sequential_create(context, parts, 2));
 }
 
-TEST(null_is_refused_by_every_call)
+CONTEXT_TEST(null_is_refused_by_every_call)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = tree(context, fsdp_meta(context), 6);
     fsdp_lora_options o = usual();
     fsdp_state_dict *dict = NULL;
@@ -59,12 +58,10 @@ TEST(null_is_refused_by_every_call)
     fsdp_lora_options_free(NULL);
     fsdp_adapter_free(adapter);
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
-TEST(options_that_make_no_sense_are_refused)
+CONTEXT_TEST(options_that_make_no_sense_are_refused)
 {
-    fsdp_context *context = test_context();
     static const char *const hole[] = {"0", NULL};
     const fsdp_lora_pattern keyless = {NULL, 1}, nan = {"0", NAN}, huge = {"0", 1e300}, endless = {"0", INFINITY};
     struct {
@@ -96,12 +93,10 @@ TEST(options_that_make_no_sense_are_refused)
         CHECK_NULL(adapter);
         fsdp_module_unref(model);
     }
-    fsdp_context_free(context);
 }
 
-TEST(a_model_has_one_adapter)
+CONTEXT_TEST(a_model_has_one_adapter)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = tree(context, test_device(context), 6);
     static const char *const first[] = {"0"}, *const second[] = {"1"};
     fsdp_lora_options o = usual();
@@ -115,12 +110,10 @@ TEST(a_model_has_one_adapter)
     fsdp_adapter_free(adapter);
     CHECK_ERROR(fsdp_adapter_add(model, &o, &other), FSDP_STATE, "'0' has an adapter already");
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
-TEST(a_model_without_values_is_refused)
+CONTEXT_TEST(a_model_without_values_is_refused)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = tree(context, fsdp_meta(context), 6);
     fsdp_lora_options o = usual();
     fsdp_state_dict *merged = NULL;
@@ -133,12 +126,10 @@ TEST(a_model_without_values_is_refused)
     CHECK_NULL(merged);
     fsdp_adapter_free(adapter);
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
-TEST(a_state_of_another_model_is_not_merged)
+CONTEXT_TEST(a_state_of_another_model_is_not_merged)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = tree(context, test_device(context), 6), *wide = tree(context, test_device(context), 60);
     fsdp_module *plain = tree(context, test_device(context), 6);
     fsdp_lora_options o = usual();
@@ -159,7 +150,6 @@ TEST(a_state_of_another_model_is_not_merged)
     fsdp_module_unref(model);
     fsdp_module_unref(wide);
     fsdp_module_unref(plain);
-    fsdp_context_free(context);
 }
 
 /* ---- models that communicate ---- */

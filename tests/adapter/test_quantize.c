@@ -70,9 +70,8 @@ static bool check_weight(const fsdp_safetensors *reference, const char *layer, c
     return entries[0] != NULL;
 }
 
-TEST(a_model_has_the_codes_scales_and_values_of_bitsandbytes)
+CONTEXT_TEST(a_model_has_the_codes_scales_and_values_of_bitsandbytes)
 {
-    fsdp_context *context = test_context();
     char *path = CHECK_PTR(test_reference("finetune/quant", ".safetensors")),
          *folder = test_path(REFERENCE, "models/tiny-llama");
     fsdp_lora_options o = usual();
@@ -102,7 +101,6 @@ TEST(a_model_has_the_codes_scales_and_values_of_bitsandbytes)
     fsdp_adapter_free(adapter);
     fsdp_module_unref(model);
     fsdp_safetensors_close(reference);
-    fsdp_context_free(context);
 }
 
 /* ---- every world ---- */
@@ -242,9 +240,8 @@ TEST(every_world_has_the_same_bytes)
 
 /* ---- which weights ---- */
 
-TEST(trained_shared_and_head_weights_are_left_alone)
+CONTEXT_TEST(trained_shared_and_head_weights_are_left_alone)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = tree(context, fsdp_meta(context));
     fsdp_lora_options o = usual();
     fsdp_state_dict *base = NULL;
@@ -265,7 +262,6 @@ TEST(trained_shared_and_head_weights_are_left_alone)
     fsdp_state_dict_free(base);
     fsdp_adapter_free(adapter);
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
 /* ---- misuse ---- */
@@ -279,9 +275,8 @@ static fsdp_adapter *adapted(fsdp_module *model)
     return adapter;
 }
 
-TEST(calls_that_make_no_sense_are_refused)
+CONTEXT_TEST(calls_that_make_no_sense_are_refused)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = tree(context, fsdp_meta(context)), *whole = tree(context, test_device(context));
     fsdp_adapter *adapter = adapted(model), *late = adapted(whole);
 
@@ -302,7 +297,6 @@ TEST(calls_that_make_no_sense_are_refused)
     fsdp_adapter_free(adapter);
     fsdp_module_unref(whole);
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
 static fsdp_status last_dimension(void *arg, const char *name, const fsdp_tensor *t, fsdp_shard_placement *out)
@@ -435,9 +429,8 @@ static fsdp_state_dict *with_other_bytes(const fsdp_state_dict *state, fsdp_cont
     return out;
 }
 
-TEST(bytes_of_another_shape_are_not_merged)
+CONTEXT_TEST(bytes_of_another_shape_are_not_merged)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = tree(context, fsdp_meta(context));
     fsdp_adapter *adapter = adapted(model);
     fsdp_state_dict *own = NULL, *merged = NULL;
@@ -460,7 +453,6 @@ TEST(bytes_of_another_shape_are_not_merged)
     fsdp_state_dict_free(own);
     fsdp_adapter_free(adapter);
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
 static fsdp_status use(fsdp_context *context, fsdp_module *model)

@@ -232,10 +232,9 @@ static int64_t status_bytes(const char *key)
     return kilobytes < 0 ? -1 : kilobytes * 1024;
 }
 
-TEST(a_load_takes_a_few_windows)
+CONTEXT_TEST(a_load_takes_a_few_windows)
 {
     char *directory = test_directory(), *folder = test_path(directory, "checkpoints");
-    fsdp_context *context = test_context();
     fsdp_checkpoint_section section = {.name = "model"};
     fsdp_checkpoint_reader *reader = NULL;
     int64_t before, after;
@@ -254,7 +253,6 @@ TEST(a_load_takes_a_few_windows)
     CHECK(before > 0 && after >= before);
     CHECK(TEST_SANITIZED || after - before < (int64_t)HEAVY_ROWS * HEAVY_COLUMNS * 4 / 10);
     fsdp_state_dict_free(section.state);
-    fsdp_context_free(context);
 }
 
 TEST_FILE_IN_MEMORY(false, NULL)

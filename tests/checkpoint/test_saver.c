@@ -573,9 +573,8 @@ TEST(ranks_may_have_tensors_of_their_own)
     job_free(&j);
 }
 
-TEST(impossible_options_are_refused)
+CONTEXT_TEST(impossible_options_are_refused)
 {
-    fsdp_context *context = test_context();
     fsdp_checkpoint_saver *saver = NULL;
 
     CHECK_ERROR(fsdp_checkpoint_saver_create("a", &(fsdp_checkpoint_saver_options){.keep_latest_k = -1},
@@ -586,7 +585,6 @@ TEST(impossible_options_are_refused)
     CHECK_ERROR(fsdp_checkpoint_saver_poll(NULL, NULL), FSDP_INVALID, "no saver");
     CHECK_ERROR(fsdp_checkpoint_saver_wait(NULL, NULL), FSDP_INVALID, "no saver");
     CHECK_ERROR(fsdp_checkpoint_saver_pin(NULL, NULL, 0), FSDP_INVALID, "a saver and");
-    fsdp_context_free(context);
 }
 
 TEST_FILE_IN_MEMORY(false, NULL)

@@ -139,9 +139,8 @@ static void save(const char *folder, fsdp_context *context, int64_t keep_latest_
 }
 
 /* Whatever their steps are, they count as older than those that have their names. */
-TEST(they_are_the_oldest_that_are_kept)
+CONTEXT_TEST(they_are_the_oldest_that_are_kept)
 {
-    fsdp_context *context = test_context();
     char *directory = test_directory(), *folder = test_path(directory, "checkpoints"), *path = NULL;
 
     for (int64_t step = 1; step <= 4; step++)
@@ -158,5 +157,4 @@ TEST(they_are_the_oldest_that_are_kept)
     check_list(folder, NULL, 0);
     check_has(folder, "step-1/", true);
     check_has(folder, ".removing", false);
-    fsdp_context_free(context);
 }

@@ -142,9 +142,8 @@ RANKS_TEST(groups_that_exist_make_a_mesh, 5)
     fsdp_process_group_free(groups[0]);
 }
 
-TEST(bad_meshes_are_refused)
+CONTEXT_TEST(bad_meshes_are_refused)
 {
-    fsdp_context *context = test_context();
     static const int64_t two[] = {1, 2}, ones[] = {1, 1, 1, 1, 1}, zero[] = {0}, negative[] = {-1, -1};
     static const int64_t huge[] = {INT64_MAX / 2, 4};
     const char *const same[] = {"a", "a"}, *const unnamed[] = {"a", NULL}, *const fifth[] = {"a", "b", "c", "d", "e"};
@@ -166,7 +165,6 @@ TEST(bad_meshes_are_refused)
     CHECK_STRING(fsdp_mesh_dim_name(mesh, 0), "dp");
     fsdp_mesh_unref(mesh);
     fsdp_mesh_unref(NULL);
-    fsdp_context_free(context);
 }
 
 TEST(making_one_survives_every_failed_allocation)

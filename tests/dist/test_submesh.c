@@ -169,9 +169,8 @@ RANKS_TEST(a_dimension_is_cut_into_several, 12)
     fsdp_mesh_unref(cut);
 }
 
-TEST(bad_names_are_refused)
+CONTEXT_TEST(bad_names_are_refused)
 {
-    fsdp_context *context = test_context();
     static const int64_t ones[] = {1, 1};
     const char *const twice[] = {"pp", "pp"};
     fsdp_mesh *mesh = NULL, *out = NULL;
@@ -186,7 +185,6 @@ TEST(bad_names_are_refused)
     CHECK_STATUS(fsdp_mesh_slice(mesh, 1, (const char *const[]){NULL}, &out), FSDP_NOT_FOUND);
     CHECK_NULL(out);
     fsdp_mesh_unref(mesh);
-    fsdp_context_free(context);
 }
 
 TEST(parts_survive_every_failed_allocation)

@@ -96,9 +96,8 @@ TEST(greedy_tokens_are_the_most_likely_of_a_forward_over_the_context)
 }
 
 /* Of 4 tokens or less the positions are others: there all tokens are computed anew. */
-TEST(a_text_grows_longer_than_short_factors_are_for)
+CONTEXT_TEST(a_text_grows_longer_than_short_factors_are_for)
 {
-    fsdp_context *context = test_context();
     fsdp_model_config config;
     fsdp_module *model;
     int32_t tokens[CONTEXT] = {1, 2, 3};
@@ -121,12 +120,10 @@ TEST(a_text_grows_longer_than_short_factors_are_for)
     for (int64_t at = 3; at < count; at++)
         CHECK_EQ(tokens[at], most_likely(context, model, tokens, at));
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
-TEST(a_context_of_one_token_goes_on)
+CONTEXT_TEST(a_context_of_one_token_goes_on)
 {
-    fsdp_context *context = test_context();
     fsdp_model_config config;
     fsdp_module *model;
     fsdp_generate_options options = {.max_new_tokens = 3};
@@ -139,7 +136,6 @@ TEST(a_context_of_one_token_goes_on)
     CHECK_OK(fsdp_generate(model, tokens, &count, &options, NULL, NULL));
     CHECK_EQ(count, 6);
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
 /* ---- where it ends ---- */
@@ -152,9 +148,8 @@ static bool stop_at_third(void *arg, int32_t token)
     return ++*calls < 3;
 }
 
-TEST(the_seed_decides_and_each_can_end_it)
+CONTEXT_TEST(the_seed_decides_and_each_can_end_it)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = load(context, "tiny-llama");
     fsdp_generate_options options = {.max_new_tokens = 10, .temperature = 1.5f, .top_k = 50, .top_p = 0.9f, .seed = 7};
     int32_t first[11] = {5}, second[11] = {5}, other[11] = {5};
@@ -173,7 +168,6 @@ TEST(the_seed_decides_and_each_can_end_it)
     CHECK_OK(fsdp_generate(model, other, &count, &options, NULL, NULL));
     CHECK(memcmp(first, other, sizeof first) != 0);
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
 static bool count_calls(void *arg, int32_t token)
@@ -183,9 +177,8 @@ static bool count_calls(void *arg, int32_t token)
     return true;
 }
 
-TEST(a_stop_token_is_the_last_one)
+CONTEXT_TEST(a_stop_token_is_the_last_one)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = load(context, "tiny-llama");
     fsdp_generate_options options = {.max_new_tokens = 8, .temperature = 1, .seed = 5};
     int32_t all[9] = {5}, tokens[9], stops[2] = {VOCAB - 1};
@@ -207,7 +200,6 @@ TEST(a_stop_token_is_the_last_one)
     CHECK_EQ(calls, end - 1);
     CHECK_BYTES(tokens, all, (size_t)count * sizeof *all);
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
 /* A cache of another model keeps what it has. */
@@ -230,9 +222,8 @@ static void check_wrong_caches(fsdp_context *context, fsdp_module *model, int32_
     fsdp_module_unref(other);
 }
 
-TEST(wrong_options_are_refused)
+CONTEXT_TEST(wrong_options_are_refused)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = load(context, "tiny-llama");
     fsdp_generate_options good = {.max_new_tokens = 1}, bad;
     int32_t tokens[4] = {5};
@@ -257,7 +248,6 @@ TEST(wrong_options_are_refused)
     CHECK_CONTAINS(fsdp_last_error(), "259");
     CHECK_EQ(count, 1);
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
 /* ---- ranks ---- */
@@ -360,9 +350,8 @@ TEST(a_sharded_model_is_gathered_once_unless_it_is_to_reshard)
 
 /* ---- what it leaves ---- */
 
-TEST(every_module_is_in_the_mode_in_which_it_was)
+CONTEXT_TEST(every_module_is_in_the_mode_in_which_it_was)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = load(context, "tiny-llama");
     fsdp_generate_options options = {.max_new_tokens = 2};
     int32_t tokens[3] = {5};
@@ -373,8 +362,6 @@ TEST(every_module_is_in_the_mode_in_which_it_was)
     CHECK(model->training && fsdp_model_block(model, 1)->training);
     CHECK(!fsdp_model_block(model, 0)->training);
     fsdp_module_unref(model);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 static bool keeps(fsdp_module *module)
@@ -421,9 +408,8 @@ static bool generate_inside(void *arg, int32_t token)
     return true;
 }
 
-TEST(a_text_may_be_made_while_another_is)
+CONTEXT_TEST(a_text_may_be_made_while_another_is)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = load(context, "tiny-llama");
     fsdp_generate_options options = {.max_new_tokens = 5};
     int32_t alone[9] = {3, 1, 4, 1}, with[9] = {3, 1, 4, 1};
@@ -438,8 +424,6 @@ TEST(a_text_may_be_made_while_another_is)
         CHECK_BYTES(with, alone, sizeof alone);
     }
     fsdp_module_unref(model);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 static fsdp_tensor *loss_of(fsdp_context *context, fsdp_module *model)
@@ -498,9 +482,8 @@ RANKS_TEST(gradients_that_add_up_are_the_same, 2)
 
 /* ---- failures ---- */
 
-TEST(whatever_allocation_fails_the_model_can_be_used_again)
+CONTEXT_TEST(whatever_allocation_fails_the_model_can_be_used_again)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = load(context, "tiny-llama");
     fsdp_generate_options options = {.max_new_tokens = 3, .temperature = 1};
     int32_t right[4] = {9}, tokens[4];
@@ -519,6 +502,4 @@ TEST(whatever_allocation_fails_the_model_can_be_used_again)
     }
     CHECK_EQ(count, 4);
     fsdp_module_unref(model);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }

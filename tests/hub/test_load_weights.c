@@ -261,9 +261,8 @@ TEST(rotary_frequencies_and_an_equal_tied_head_are_ignored)
     CHECK(value == 5);
 }
 
-TEST(a_model_without_bytes_cannot_be_loaded)
+CONTEXT_TEST(a_model_without_bytes_cannot_be_loaded)
 {
-    fsdp_context *context = test_context();
     fsdp_model_config config;
     fsdp_state_dict *parameters = NULL;
     fsdp_module *model;
@@ -276,7 +275,6 @@ TEST(a_model_without_bytes_cannot_be_loaded)
     CHECK_ERROR(fsdp_hub_load(NULL, parameters, &config), FSDP_INVALID, "required");
     fsdp_state_dict_free(parameters);
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
 /* ---- the usual causes ---- */
@@ -398,10 +396,9 @@ static const odd_model odd_models[] = {
     {.extra = "model.layers.99999999999999999999.x", .part = "belongs to no parameter"},
 };
 
-TEST(what_does_not_fit_is_said_with_its_usual_cause)
+CONTEXT_TEST(what_does_not_fit_is_said_with_its_usual_cause)
 {
     char *folder = test_directory();
-    fsdp_context *context = test_context();
     fsdp_model_config config, asked;
     fsdp_state_dict *parameters;
     fsdp_module *model;
@@ -421,14 +418,12 @@ TEST(what_does_not_fit_is_said_with_its_usual_cause)
     }
     fsdp_state_dict_free(parameters);
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
 /* A config.json may promise anything: no memory is taken for what no file holds. */
-TEST(a_folder_is_checked_by_its_headers_alone)
+CONTEXT_TEST(a_folder_is_checked_by_its_headers_alone)
 {
     static const char *const folders[] = {"tiny-gpt2", "tiny-llama", "tiny-llama-tied-st"};
-    fsdp_context *context = test_context();
     fsdp_model_config config, wrong;
     char folder[300];
 
@@ -454,5 +449,4 @@ TEST(a_folder_is_checked_by_its_headers_alone)
     CHECK_ERROR(fsdp_hub_check(context, "/nowhere", &config), FSDP_NOT_FOUND, "/nowhere");
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, fsdp_hub_check(context, folder, &config));
-    fsdp_context_free(context);
 }

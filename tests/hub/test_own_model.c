@@ -209,11 +209,10 @@ static double counted(fsdp_module *module)
     return value;
 }
 
-TEST(names_that_differ_are_an_error_or_a_list)
+CONTEXT_TEST(names_that_differ_are_an_error_or_a_list)
 {
     char *folder = test_directory();
     move out = {SHARDED, folder};
-    fsdp_context *context = test_context();
     fsdp_module *module = other_model(context, FSDP_I64);
     fsdp_state_dict *dict;
     fsdp_state_dict_keys keys = {.missing_count = 7};
@@ -244,7 +243,6 @@ TEST(names_that_differ_are_an_error_or_a_list)
     CHECK_STATUS(fsdp_hub_load_partly(folder, NULL, NULL, &keys), FSDP_INVALID);
     fsdp_state_dict_free(dict);
     fsdp_module_unref(module);
-    fsdp_context_free(context);
 }
 
 /* ---- a disk that fails ---- */

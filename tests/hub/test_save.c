@@ -426,10 +426,9 @@ TEST(ranks_that_hold_a_part_do_not_write_a_model)
     CHECK_EQ(test_names_in(directory), 0);
 }
 
-TEST(a_model_without_values_is_not_written)
+CONTEXT_TEST(a_model_without_values_is_not_written)
 {
     char *directory = test_directory(), *folder = test_path(directory, "model");
-    fsdp_context *context = test_context();
     fsdp_module *linear = CHECK_PTR(fsdp_linear_create(context, fsdp_meta(context), 3, 2, NULL));
     fsdp_state_dict *weights = NULL;
 
@@ -443,5 +442,4 @@ TEST(a_model_without_values_is_not_written)
     CHECK_OK(fsdp_hub_save(folder, weights, NULL, FSDP_F32, fsdp_world(context)));
     fsdp_state_dict_free(weights);
     fsdp_module_unref(linear);
-    fsdp_context_free(context);
 }

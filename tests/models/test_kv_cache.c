@@ -139,10 +139,8 @@ static void check_cuts(fsdp_context *context, fsdp_module *model, int64_t batch,
     fsdp_kv_cache_free(cache);
 }
 
-TEST(logits_are_those_of_all_tokens_however_they_are_cut)
+CONTEXT_TEST(logits_are_those_of_all_tokens_however_they_are_cut)
 {
-    fsdp_context *context = test_context();
-
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
         for (int64_t batch = 1; batch <= 2; batch++) {
             fsdp_module *model = create(context, &variants[i], FSDP_F32);
@@ -152,14 +150,10 @@ TEST(logits_are_those_of_all_tokens_however_they_are_cut)
             fsdp_no_grad_end(context);
             fsdp_module_unref(model);
         }
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
-TEST(in_bfloat16_they_are_within_its_rounding)
+CONTEXT_TEST(in_bfloat16_they_are_within_its_rounding)
 {
-    fsdp_context *context = test_context();
-
     fsdp_no_grad_begin(context);
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         fsdp_module *model = create(context, &variants[i], FSDP_BF16);
@@ -168,13 +162,11 @@ TEST(in_bfloat16_they_are_within_its_rounding)
         fsdp_module_unref(model);
     }
     fsdp_no_grad_end(context);
-    fsdp_context_free(context);
 }
 
 /* A cache that was forgotten is one for the model as it is then. */
-TEST(after_a_change_of_dtype_it_is_forgotten_first)
+CONTEXT_TEST(after_a_change_of_dtype_it_is_forgotten_first)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = create(context, &variants[1], FSDP_F32);
     fsdp_kv_cache *cache;
 
@@ -193,8 +185,6 @@ TEST(after_a_change_of_dtype_it_is_forgotten_first)
     check_cuts(context, model, 1, 0.05f);
     fsdp_no_grad_end(context);
     fsdp_module_unref(model);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 /* ---- sharded ---- */
@@ -221,9 +211,8 @@ TEST(sharded_models_take_one_too)
 
 /* ---- refusals and failures ---- */
 
-TEST(what_does_not_fit_is_refused)
+CONTEXT_TEST(what_does_not_fit_is_refused)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = create(context, &variants[0], FSDP_F32), *other = create(context, &variants[2], FSDP_F32);
     fsdp_kv_cache *cache;
 
@@ -247,13 +236,11 @@ TEST(what_does_not_fit_is_refused)
     fsdp_kv_cache_free(cache);
     fsdp_module_unref(other);
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
 /* Whatever allocation fails, in the prompt or behind it: the same call again goes through, with the right logits. */
-TEST(a_call_that_failed_can_be_made_again)
+CONTEXT_TEST(a_call_that_failed_can_be_made_again)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = create(context, &variants[3], FSDP_F32);
     float all[LENGTH * VOCAB];
 
@@ -283,13 +270,10 @@ TEST(a_call_that_failed_can_be_made_again)
     }
     fsdp_no_grad_end(context);
     fsdp_module_unref(model);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
-TEST(null_is_refused_or_empty)
+CONTEXT_TEST(null_is_refused_or_empty)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = create(context, &variants[2], FSDP_F32);
     fsdp_kv_cache *cache = NULL;
 
@@ -305,5 +289,4 @@ TEST(null_is_refused_or_empty)
     fsdp_scope_end(context, NULL);
     fsdp_kv_cache_free(NULL);
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }

@@ -108,9 +108,8 @@ TEST(short_documents_beside_a_long_one_get_its_factors)
 }
 
 /* Positions that are a view of a part are read. */
-TEST(positions_may_be_a_view)
+CONTEXT_TEST(positions_may_be_a_view)
 {
-    fsdp_context *context = test_context();
     fsdp_model_config config = config_of(FSDP_ROPE_LONGROPE, 6);
     fsdp_module *model = create(context, &config);
     int32_t two[2 * LENGTH];
@@ -131,7 +130,6 @@ TEST(positions_may_be_a_view)
     CHECK(whole == view);
     fsdp_scope_end(context, NULL);
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
 /* ---- a cache ---- */
@@ -145,9 +143,8 @@ static void read_last(fsdp_tensor *logits, float *out)
     memcpy(out, all + (count - 1) * VOCAB, VOCAB * sizeof *out);
 }
 
-TEST(a_cache_of_short_keys_is_emptied_for_a_long_call)
+CONTEXT_TEST(a_cache_of_short_keys_is_emptied_for_a_long_call)
 {
-    fsdp_context *context = test_context();
     fsdp_model_config config = config_of(FSDP_ROPE_LONGROPE, 8);
     fsdp_module *model = create(context, &config);
     float expected[VOCAB], got[VOCAB];
@@ -175,5 +172,4 @@ TEST(a_cache_of_short_keys_is_emptied_for_a_long_call)
     fsdp_kv_cache_free(cache);
     fsdp_no_grad_end(context);
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }

@@ -111,9 +111,8 @@ TEST(a_llama_by_another_name_prints_as_what_it_is)
     check_printed(FSDP_MISTRAL, "    (rotary_emb): MistralRotaryEmbedding()\n");
 }
 
-TEST(a_tied_head_is_the_embedding)
+CONTEXT_TEST(a_tied_head_is_the_embedding)
 {
-    fsdp_context *context = test_context();
     fsdp_model_config config = tiny(FSDP_LLAMA, true);
     fsdp_module *model = create(context, &config);
     fsdp_parameters parameters = {0};
@@ -126,7 +125,6 @@ TEST(a_tied_head_is_the_embedding)
     fsdp_parameters_release(&parameters);
     fsdp_module_unref(model);
     CHECK_EQ(live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 static fsdp_tensor *some_tokens(fsdp_context *context, int64_t B, int64_t T, int first)
@@ -165,9 +163,8 @@ TEST(the_loss_is_the_cross_entropy_of_the_logits)
     }
 }
 
-TEST(last_logits_only_are_the_last_of_all)
+CONTEXT_TEST(last_logits_only_are_the_last_of_all)
 {
-    fsdp_context *context = test_context();
     fsdp_model_config config = tiny(FSDP_LLAMA, false);
     fsdp_module *model = create(context, &config);
     fsdp_tensor *tokens, *all, *last;
@@ -189,7 +186,6 @@ TEST(last_logits_only_are_the_last_of_all)
     fsdp_scope_end(context, NULL);
     CHECK_ERROR(fsdp_model_set_last_logits_only(fsdp_model_block(model, 0), true), FSDP_INVALID, "not a model");
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
 TEST(every_parameter_gets_a_gradient)
@@ -217,9 +213,8 @@ TEST(every_parameter_gets_a_gradient)
     }
 }
 
-TEST(dropout_acts_only_in_training)
+CONTEXT_TEST(dropout_acts_only_in_training)
 {
-    fsdp_context *context = test_context();
     fsdp_model_config config = tiny(FSDP_GPT2, false);
     float first[17 * 4], second[17 * 4];
     fsdp_tensor *tokens;
@@ -239,12 +234,10 @@ TEST(dropout_acts_only_in_training)
     CHECK_BYTES(first, second, sizeof first);
     fsdp_scope_end(context, NULL);
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
-TEST(attention_dropout_can_be_run_but_not_trained)
+CONTEXT_TEST(attention_dropout_can_be_run_but_not_trained)
 {
-    fsdp_context *context = test_context();
     fsdp_model_config config = tiny(FSDP_GPT2, false);
     fsdp_module *model;
 
@@ -257,12 +250,10 @@ TEST(attention_dropout_can_be_run_but_not_trained)
     CHECK_PTR(fsdp_call(model, some_tokens(context, 1, 4, 1)));
     fsdp_scope_end(context, NULL);
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
-TEST(wrong_calls_say_what_is_wrong)
+CONTEXT_TEST(wrong_calls_say_what_is_wrong)
 {
-    fsdp_context *context = test_context();
     fsdp_model_config config = tiny(FSDP_GPT2, false);
     fsdp_module *model = create(context, &config);
     fsdp_tensor *tokens;
@@ -284,12 +275,10 @@ TEST(wrong_calls_say_what_is_wrong)
     config.dim = 13;
     CHECK_NULL(fsdp_model_create(context, test_device(context), &config));
     CHECK_CONTAINS(fsdp_last_error(), "dim 13 is not a multiple of n_heads 3");
-    fsdp_context_free(context);
 }
 
-TEST(residual_projections_start_smaller)
+CONTEXT_TEST(residual_projections_start_smaller)
 {
-    fsdp_context *context = test_context();
     fsdp_model_config config = tiny(FSDP_GPT2, false);
     static float values[48 * 64];
     fsdp_module *model;
@@ -310,7 +299,6 @@ TEST(residual_projections_start_smaller)
     CHECK_NEAR(first / (48 * 64), 0.02 * 0.02, 0.02 * 0.02 * 0.1);
     CHECK_NEAR(second / first, 1.0 / 16, 1.0 / 160); /* 1 / (2 n_layers) */
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
 TEST(a_failed_allocation_leaves_nothing)

@@ -178,9 +178,8 @@ TEST(sharded_models_take_positions_too)
     }
 }
 
-TEST(what_is_wrong_with_a_row_is_said)
+CONTEXT_TEST(what_is_wrong_with_a_row_is_said)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = create(context, FSDP_GPT2);
     static const int32_t wrong[LENGTH] = {0, 1, 2, 3, 5, 0, 0, 0, 0, 0, 0, 0};
     static const int32_t one[LENGTH] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
@@ -204,5 +203,4 @@ TEST(what_is_wrong_with_a_row_is_said)
     CHECK_ERROR(fsdp_model_set_loss(model, FSDP_LOSS_SUM, (double)NAN), FSDP_INVALID, "is nan: it must be finite");
     CHECK_ERROR(fsdp_model_set_loss(model, FSDP_LOSS_SUM, 1e39), FSDP_INVALID, "is 1e+39: it must be finite in f32");
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }

@@ -39,9 +39,8 @@ static void read_all(const fsdp_tensor *tensor, float *values)
     CHECK_OK(fsdp_tensor_read(CHECK_PTR(tensor), FSDP_F32, values));
 }
 
-TEST(a_meta_model_becomes_the_model_that_was_built_with_bytes)
+CONTEXT_TEST(a_meta_model_becomes_the_model_that_was_built_with_bytes)
 {
-    fsdp_context *context = test_context();
     net *late = create(context, fsdp_meta(context)), *early = create(context, test_device(context));
     fsdp_tensor *weight = ((fsdp_layer *)late->up)->weight;
     float left[15], right[15];
@@ -68,8 +67,6 @@ TEST(a_meta_model_becomes_the_model_that_was_built_with_bytes)
     CHECK_ERROR(fsdp_module_materialize(&late->base, fsdp_meta(context)), FSDP_INVALID, "a device that has bytes");
     fsdp_module_unref(&late->base);
     fsdp_module_unref(&early->base);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 /* ---- a hook that manages one parameter ---- */
@@ -105,9 +102,8 @@ static bool manages(void *arg, const fsdp_tensor *parameter)
     return ((manager *)arg)->mine == parameter;
 }
 
-TEST(a_module_or_device_that_could_not_be_made_gives_its_error)
+CONTEXT_TEST(a_module_or_device_that_could_not_be_made_gives_its_error)
 {
-    fsdp_context *context = test_context();
     fsdp_module *module = CHECK_PTR(fsdp_linear_create(context, fsdp_meta(context), 2, 2, NULL)), *none;
     fsdp_parameters parameters;
 
@@ -128,12 +124,10 @@ TEST(a_module_or_device_that_could_not_be_made_gives_its_error)
     CHECK_STATUS(fsdp_module_materialize(none, test_device(context)), fsdp_last_status());
     CHECK_CONTAINS(fsdp_last_error(), "abacus");
     fsdp_module_unref(module);
-    fsdp_context_free(context);
 }
 
-TEST(managed_parameters_are_left_to_their_hook)
+CONTEXT_TEST(managed_parameters_are_left_to_their_hook)
 {
-    fsdp_context *context = test_context();
     fsdp_module *list = fsdp_module_list_create(context);
     net *n = create(context, fsdp_meta(context));
     manager m = {.mine = n->tied};
@@ -148,13 +142,10 @@ TEST(managed_parameters_are_left_to_their_hook)
     CHECK(fsdp_device_is_meta(fsdp_tensor_device(n->tied)));
     CHECK(!fsdp_device_is_meta(fsdp_tensor_device(((fsdp_layer *)n->down)->weight)));
     fsdp_module_unref(list);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
-TEST(every_failing_allocation_is_survived)
+CONTEXT_TEST(every_failing_allocation_is_survived)
 {
-    fsdp_context *context = test_context();
     net *n = create(context, fsdp_meta(context));
 
     for (long i = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &i);) {
@@ -168,6 +159,4 @@ TEST(every_failing_allocation_is_survived)
         n = create(context, fsdp_meta(context));
     }
     fsdp_module_unref(&n->base);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }

@@ -48,10 +48,9 @@ static fsdp_status create(fsdp_context *context, fsdp_device *device, net **out)
     return FSDP_OK;
 }
 
-TEST(parameters_come_in_order_and_once)
+CONTEXT_TEST(parameters_come_in_order_and_once)
 {
     static const char *const names[] = {"scale", "tied", "up.bias", "down.weight", "down.bias"};
-    fsdp_context *context = test_context();
     fsdp_parameters parameters;
     net *n = NULL;
 
@@ -64,13 +63,10 @@ TEST(parameters_come_in_order_and_once)
     fsdp_module_unref(&n->base);
     CHECK_NEAR(first_of(parameters.items[0].tensor), 1, 0); /* the list holds them */
     fsdp_parameters_release(&parameters);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
-TEST(parts_are_found_by_name)
+CONTEXT_TEST(parts_are_found_by_name)
 {
-    fsdp_context *context = test_context();
     const char *name = NULL;
     net *n = NULL;
 
@@ -96,12 +92,10 @@ TEST(parts_are_found_by_name)
     CHECK_ERROR(fsdp_module_parameters(&n->base, NULL), FSDP_INVALID, "no place for the list");
     CHECK_ERROR(fsdp_module_buffers(&n->base, NULL), FSDP_INVALID, "no place for the list");
     fsdp_module_unref(&n->base);
-    fsdp_context_free(context);
 }
 
-TEST(names_are_checked)
+CONTEXT_TEST(names_are_checked)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *slot = NULL, *again = NULL;
     net *n = NULL;
 
@@ -122,13 +116,10 @@ TEST(names_are_checked)
     fsdp_clear_error();
     CHECK_ERROR(fsdp_module_add_child(&n->base, "none", NULL), FSDP_INVALID, "child 'none' of Net is missing");
     fsdp_module_unref(&n->base);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
-TEST(switches_reach_the_whole_tree)
+CONTEXT_TEST(switches_reach_the_whole_tree)
 {
-    fsdp_context *context = test_context();
     net *n = NULL;
 
     CHECK_OK(create(context, test_device(context), &n));
@@ -149,7 +140,6 @@ TEST(switches_reach_the_whole_tree)
     CHECK_EQ(fsdp_last_status(), FSDP_OK);
     CHECK_ERROR(fsdp_module_set_requires_grad(NULL, true), FSDP_INVALID, "freeze or thaw a module: it is NULL");
     fsdp_module_unref(&n->base);
-    fsdp_context_free(context);
 }
 
 typedef struct log {
@@ -165,9 +155,8 @@ static fsdp_status write_down(void *arg, fsdp_module *module, const char *name)
     return strcmp(name, "stop") == 0 ? FSDP_FAIL(FSDP_INTERRUPTED, "stopped") : FSDP_OK;
 }
 
-TEST(a_walk_visits_each_module_once_under_its_first_name)
+CONTEXT_TEST(a_walk_visits_each_module_once_under_its_first_name)
 {
-    fsdp_context *context = test_context();
     fsdp_module *root, *list = fsdp_module_list_create(context), *shared = fsdp_relu_create(context);
     log down = {""}, up = {""};
 
@@ -183,12 +172,10 @@ TEST(a_walk_visits_each_module_once_under_its_first_name)
     CHECK_OK(fsdp_module_add_child(root, "stop", fsdp_relu_create(context)));
     CHECK_ERROR(fsdp__module_walk(root, write_down, &down), FSDP_INTERRUPTED, "stopped");
     fsdp_module_unref(root);
-    fsdp_context_free(context);
 }
 
-TEST(a_field_holds_one_tensor)
+CONTEXT_TEST(a_field_holds_one_tensor)
 {
-    fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
     net *n = NULL;
 
@@ -205,8 +192,6 @@ TEST(a_field_holds_one_tensor)
     CHECK_STATUS(fsdp_module_add_parameter(&n->base, NULL, &n->table, device, FSDP_F32, FSDP_SHAPE(2), ones),
                  FSDP_INVALID);
     fsdp_module_unref(&n->base);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 TEST(a_child_of_another_context_is_refused)
@@ -231,11 +216,10 @@ static fsdp_status drop(void *arg, fsdp_module *module, const char *name)
     return FSDP_OK;
 }
 
-TEST(a_visit_may_drop_the_callers_reference)
+CONTEXT_TEST(a_visit_may_drop_the_callers_reference)
 {
     static fsdp_status (*const walks[])(fsdp_module *, fsdp_module_visit, void *) = {fsdp_module_walk,
                                                                                      fsdp_module_apply};
-    fsdp_context *context = test_context();
 
     for (int i = 0; i < 2; i++) {
         int destroyed = 0;
@@ -248,13 +232,10 @@ TEST(a_visit_may_drop_the_callers_reference)
         CHECK_OK(walks[i](held, drop, &held));
         CHECK_EQ(destroyed, 1);
     }
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
-TEST(modules_in_a_circle_are_refused)
+CONTEXT_TEST(modules_in_a_circle_are_refused)
 {
-    fsdp_context *context = test_context();
     fsdp_module *root = NULL, *list = fsdp_module_list_create(context), *deep = fsdp_module_list_create(context);
 
     CHECK_OK(fsdp_module_create(context, &net_type, sizeof(net), &root));
@@ -269,13 +250,10 @@ TEST(modules_in_a_circle_are_refused)
     fsdp_module_train(root, false);
     CHECK(!deep->training);
     fsdp_module_unref(root);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
-TEST(a_module_lives_as_long_as_its_references)
+CONTEXT_TEST(a_module_lives_as_long_as_its_references)
 {
-    fsdp_context *context = test_context();
     fsdp_module *list = fsdp_module_list_create(context);
     net *n = NULL;
     int destroyed = 0;
@@ -288,13 +266,10 @@ TEST(a_module_lives_as_long_as_its_references)
     fsdp_module_unref(&n->base);
     CHECK_EQ(destroyed, 1);
     fsdp_module_unref(NULL);
-    fsdp_context_free(context);
 }
 
-TEST(every_failing_allocation_is_survived)
+CONTEXT_TEST(every_failing_allocation_is_survived)
 {
-    fsdp_context *context = test_context();
-
     for (long i = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &i);) {
         fsdp_device *device = test_device(context);
         fsdp_parameters parameters = {0, NULL};
@@ -311,7 +286,6 @@ TEST(every_failing_allocation_is_survived)
             fsdp_module_unref(&n->base);
         CHECK_EQ(test_live_bytes(context), 0);
     }
-    fsdp_context_free(context);
 }
 
 /* ---- for the caller ---- */
@@ -330,9 +304,8 @@ static fsdp_status enter(void *arg, fsdp_module *module, const char *name)
     return v->stop && strcmp(v->stop, name) == 0 ? FSDP_FAIL(FSDP_COMM, "enough") : FSDP_OK;
 }
 
-TEST(modules_and_buffers_are_listed_for_the_caller)
+CONTEXT_TEST(modules_and_buffers_are_listed_for_the_caller)
 {
-    fsdp_context *context = test_context();
     visits down = {.names = ""}, up = {.names = ""}, part = {.stop = "up"};
     fsdp_named_modules modules;
     fsdp_parameters buffers;
@@ -363,5 +336,4 @@ TEST(modules_and_buffers_are_listed_for_the_caller)
     CHECK(buffers.items[0].tensor == n->table);
     fsdp_parameters_release(&buffers);
     fsdp_module_unref(&n->base);
-    fsdp_context_free(context);
 }

@@ -341,9 +341,8 @@ TEST(only_inputs_are_kept)
     }
 }
 
-TEST(without_gradients_it_is_a_plain_call)
+CONTEXT_TEST(without_gradients_it_is_a_plain_call)
 {
-    fsdp_context *context = test_context();
     net *n = net_create(context, FSDP_RECOMPUTE_FULL);
     int64_t before = tensor_bytes(context);
     fsdp_tensor *loss;
@@ -357,7 +356,6 @@ TEST(without_gradients_it_is_a_plain_call)
     CHECK_EQ(tensor_bytes(context) - before, 64);
     fsdp_scope_end(context, NULL);
     fsdp_module_unref(&n->base);
-    fsdp_context_free(context);
 }
 
 /* ---- what changed in between ---- */
@@ -412,9 +410,8 @@ TEST(what_changed_is_an_error_that_names_it)
     }
 }
 
-TEST(the_graph_holds_the_modules)
+CONTEXT_TEST(the_graph_holds_the_modules)
 {
-    fsdp_context *context = test_context();
     net *n = net_create(context, FSDP_RECOMPUTE_FULL);
     fsdp_tensor *loss, *weight = fsdp_tensor_ref(fsdp_module_parameter(&n->base, "a.qkv.weight"));
 
@@ -425,13 +422,10 @@ TEST(the_graph_holds_the_modules)
     CHECK_PTR(fsdp_tensor_grad(weight));
     fsdp_scope_end(context, NULL);
     fsdp_tensor_unref(weight);
-    CHECK_EQ(tensor_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
-TEST(what_cannot_be_recomputed_is_refused)
+CONTEXT_TEST(what_cannot_be_recomputed_is_refused)
 {
-    fsdp_context *context = test_context();
     fsdp_module *list = fsdp_module_list_create(context), *gelu = fsdp_gelu_create(context, true);
 
     CHECK_ERROR(fsdp_module_set_recompute(list, FSDP_RECOMPUTE_FULL), FSDP_UNSUPPORTED, "ModuleList");
@@ -440,7 +434,6 @@ TEST(what_cannot_be_recomputed_is_refused)
     CHECK_EQ(fsdp_module_recompute(gelu), FSDP_RECOMPUTE_NONE);
     fsdp_module_unref(list);
     fsdp_module_unref(gelu);
-    fsdp_context_free(context);
 }
 
 /* ---- failures ---- */
@@ -457,9 +450,8 @@ static fsdp_status try_step(net *n)
     return status;
 }
 
-TEST(no_failed_allocation_leaves_anything)
+CONTEXT_TEST(no_failed_allocation_leaves_anything)
 {
-    fsdp_context *context = test_context();
     net *n = net_create(context, FSDP_RECOMPUTE_SELECTIVE);
     int64_t before;
 
@@ -475,5 +467,4 @@ TEST(no_failed_allocation_leaves_anything)
         CHECK_EQ(tensor_bytes(context), before);
     }
     fsdp_module_unref(&n->base);
-    fsdp_context_free(context);
 }

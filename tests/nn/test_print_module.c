@@ -73,9 +73,8 @@ static fsdp_module *make_model(fsdp_context *context)
     return model;
 }
 
-TEST(a_tree_is_printed_as_pytorch_prints_it)
+CONTEXT_TEST(a_tree_is_printed_as_pytorch_prints_it)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = make_model(context);
     char *expected = test_read_file(TEST_SOURCE_DIR "/tests/numbers/nn_printed.txt", NULL);
     FILE *stream = test_begin_text();
@@ -83,6 +82,4 @@ TEST(a_tree_is_printed_as_pytorch_prints_it)
     CHECK_OK(fsdp_module_print(model, stream));
     CHECK_STRING(test_end_text(stream), expected);
     fsdp_module_unref(model);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }

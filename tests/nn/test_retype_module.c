@@ -68,10 +68,9 @@ static void read_rounded(const fsdp_tensor *tensor, fsdp_dtype dtype, float *val
     fsdp_tensor_unref(rounded);
 }
 
-TEST(numbers_are_rounded_once_and_tensors_stay_the_same)
+CONTEXT_TEST(numbers_are_rounded_once_and_tensors_stay_the_same)
 {
     static const fsdp_dtype dtypes[] = {FSDP_BF16, FSDP_F16, FSDP_F32};
-    fsdp_context *context = test_context();
     net *n = create(context, test_device(context));
     fsdp_tensor *weight = n->tied, *grad, *numbers = n->numbers;
     float want[15], grad_want[15], got[15];
@@ -98,13 +97,10 @@ TEST(numbers_are_rounded_once_and_tensors_stay_the_same)
     CHECK_OK(fsdp_module_to(&n->base, FSDP_BF16));
     backward(n);
     fsdp_module_unref(&n->base);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
-TEST(a_meta_module_changes_before_it_has_bytes)
+CONTEXT_TEST(a_meta_module_changes_before_it_has_bytes)
 {
-    fsdp_context *context = test_context();
     net *late = create(context, fsdp_meta(context)), *early = create(context, test_device(context));
     float left[15], right[15];
 
@@ -120,14 +116,11 @@ TEST(a_meta_module_changes_before_it_has_bytes)
     CHECK_BYTES(left, right, sizeof left);
     fsdp_module_unref(&late->base);
     fsdp_module_unref(&early->base);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 /* A graph saved the values, and the gradient comes in the dtype that the parameter has by then: made, or added. */
-TEST(a_graph_from_before_gives_the_gradients_of_the_old_values)
+CONTEXT_TEST(a_graph_from_before_gives_the_gradients_of_the_old_values)
 {
-    fsdp_context *context = test_context();
     net *n = create(context, test_device(context));
     float want[15], got[15];
 
@@ -158,8 +151,6 @@ TEST(a_graph_from_before_gives_the_gradients_of_the_old_values)
         CHECK_BYTES(got, want, sizeof got);
     }
     fsdp_module_unref(&n->base);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 /* Gives the gradient of a Linear behind a norm, rounded. With `between` the model changes its dtype between forward and
@@ -193,16 +184,13 @@ static void norm_gradient(fsdp_context *context, bool between, float *out)
 }
 
 /* On a GPU the backward makes the results of the norms again, of the weights that were. */
-TEST(a_norm_from_before_is_made_again_of_the_old_values)
+CONTEXT_TEST(a_norm_from_before_is_made_again_of_the_old_values)
 {
-    fsdp_context *context = test_context();
     float want[21], got[21];
 
     norm_gradient(context, false, want);
     norm_gradient(context, true, got);
     CHECK_BYTES(got, want, sizeof got);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 static fsdp_status change_in_hook(void *arg, fsdp_tensor *tensor, fsdp_tensor **grad)
@@ -211,9 +199,8 @@ static fsdp_status change_in_hook(void *arg, fsdp_tensor *tensor, fsdp_tensor **
     return fsdp_module_to(arg, FSDP_BF16);
 }
 
-TEST(what_it_refuses)
+CONTEXT_TEST(what_it_refuses)
 {
-    fsdp_context *context = test_context();
     net *n = create(context, test_device(context));
 
     fsdp_clear_error();
@@ -225,13 +212,10 @@ TEST(what_it_refuses)
     fsdp_scope_end(context, NULL);
     CHECK_EQ(fsdp_tensor_dtype(n->tied), FSDP_F32);
     fsdp_module_unref(&n->base);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
-TEST(a_failing_allocation_changes_nothing)
+CONTEXT_TEST(a_failing_allocation_changes_nothing)
 {
-    fsdp_context *context = test_context();
     net *n = create(context, test_device(context));
 
     backward(n);
@@ -246,6 +230,4 @@ TEST(a_failing_allocation_changes_nothing)
             break;
     }
     fsdp_module_unref(&n->base);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }

@@ -95,10 +95,9 @@ static void check_call(fsdp_context *context, const call *c)
     CHECK_CLOSE(one, three, count, tolerances[c->dtype], tolerances[c->dtype] * (double)most);
 }
 
-TEST(one_operation_has_the_numbers_of_three)
+CONTEXT_TEST(one_operation_has_the_numbers_of_three)
 {
     static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
-    fsdp_context *context = test_context();
 
     for (size_t d = 0; d < FSDP__COUNT_OF(dtypes); d++)
         for (int i = 0; i < 8; i++) {
@@ -108,25 +107,18 @@ TEST(one_operation_has_the_numbers_of_three)
             c.wanted = c.bias ? 31 : 11;
             check_call(context, &c);
         }
-    fsdp_context_free(context);
 }
 
-TEST(gradients_that_nobody_wants_are_not_made)
+CONTEXT_TEST(gradients_that_nobody_wants_are_not_made)
 {
-    fsdp_context *context = test_context();
-
     for (unsigned wanted = 0; wanted < 32; wanted++)
         check_call(context, &(call){FSDP_F32, INNER, true, true, wanted, false, false});
-    fsdp_context_free(context);
 }
 
-TEST(gradients_are_added_in_a_second_backward)
+CONTEXT_TEST(gradients_are_added_in_a_second_backward)
 {
-    fsdp_context *context = test_context();
-
     for (int keep = 0; keep < 2; keep++)
         check_call(context, &(call){FSDP_F32, INNER, true, true, 31, keep, true});
-    fsdp_context_free(context);
 }
 
 /* A backward that has failed may be tried again, or says that it cannot. */
@@ -147,13 +139,11 @@ static fsdp_status forward_and_backward(fsdp_context *context, const fsdp__gelu_
     return status;
 }
 
-TEST(without_memory_it_fails)
+CONTEXT_TEST(without_memory_it_fails)
 {
-    fsdp_context *context = test_context();
     const call c = {.dtype = FSDP_F32, .inner = INNER, .conv1d = true, .bias = true, .wanted = 31};
     fsdp__gelu_mlp m = {.conv1d = true};
 
-    CHECK_OK(fsdp_scope_begin(context));
     m.x = leaf(context, &c, 0, 2, (const int64_t[]){ROWS, IN});
     for (int i = 0; i < 2; i++) {
         m.weights[i] = leaf(context, &c, 1, 2, (const int64_t[]){i ? INNER : IN, i ? OUT : INNER});
@@ -162,8 +152,6 @@ TEST(without_memory_it_fails)
     CHECK_OK(forward_and_backward(context, &m)); /* kernels have their scratch */
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, forward_and_backward(context, &m));
-    fsdp_scope_end(context, NULL);
-    fsdp_context_free(context);
 }
 
 /* ---- models ---- */

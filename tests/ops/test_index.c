@@ -270,12 +270,10 @@ TEST(a_recomputed_function_changes_no_bit)
 
 /* ---- the edges ---- */
 
-TEST(dimensions_of_zero_and_the_meta_device)
+CONTEXT_TEST(dimensions_of_zero_and_the_meta_device)
 {
-    fsdp_context *context = test_context();
     fsdp_device *devices[] = {test_device(context), fsdp_meta(context)};
 
-    CHECK_OK(fsdp_scope_begin(context));
     for (int i = 0; i < 2; i++) {
         fsdp_tensor *none = CHECK_PTR(fsdp_zeros(devices[i], FSDP_F32, FSDP_SHAPE(0, 3))), *y, *indices;
         fsdp_tensor *no_index = CHECK_PTR(fsdp_zeros(devices[i], FSDP_I32, FSDP_SHAPE(0)));
@@ -296,14 +294,11 @@ TEST(dimensions_of_zero_and_the_meta_device)
         CHECK_EQ(fsdp_tensor_size(indices, 1), 2);
         CHECK(fsdp_squeeze(x, 0) == x);
     }
-    fsdp_scope_end(context, NULL);
-    fsdp_context_free(context);
 }
 
 /* A scatter into a part of its input is made of several operations, each of which may fail. */
-TEST(no_memory_is_an_error_and_not_a_crash)
+CONTEXT_TEST(no_memory_is_an_error_and_not_a_crash)
 {
-    fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
     fsdp_tensor *x, *index, *y;
 
@@ -323,17 +318,13 @@ TEST(no_memory_is_an_error_and_not_a_crash)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
     }
     fsdp_scope_end(context, NULL);
-    CHECK_EQ(tensor_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 /* Integers and masks are moved as they are; there is no gradient. */
-TEST(any_dtype_can_be_taken_by_index)
+CONTEXT_TEST(any_dtype_can_be_taken_by_index)
 {
     static const fsdp_dtype dtypes[] = {FSDP_I32, FSDP_I64, FSDP_U8, FSDP_BOOL, FSDP_BF16};
-    fsdp_context *context = test_context();
 
-    CHECK_OK(fsdp_scope_begin(context));
     for (int i = 0; i < 5; i++) {
         fsdp_device *device = test_device(context);
         fsdp_tensor *index = make_ids(device, 1, (const int64_t[]){4}, (const int32_t[]){1, 0, 1, 1});
@@ -347,8 +338,6 @@ TEST(any_dtype_can_be_taken_by_index)
                                   FSDP_I32, values));
         CHECK_BYTES(values, ((const int32_t[]){1, 1}), 2 * sizeof *values);
     }
-    fsdp_scope_end(context, NULL);
-    fsdp_context_free(context);
 }
 
 /* ---- one tensor in several places ---- */
@@ -362,10 +351,9 @@ static void check_gradient(const fsdp_tensor *leaf, const float *expected)
 }
 
 /* x as what is written to, and as what is written: both gradients arrive. */
-TEST(a_tensor_may_be_scattered_into_itself)
+CONTEXT_TEST(a_tensor_may_be_scattered_into_itself)
 {
     static const float weights[] = {1, 2, 3, 4, 5, 6}, replaced[] = {2, 3, 1, 4, 9, 6}, added[] = {3, 5, 4, 8, 9, 12};
-    fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
     const int64_t shape[] = {2, 3};
 
@@ -381,15 +369,13 @@ TEST(a_tensor_may_be_scattered_into_itself)
         check_gradient(x, adds ? added : replaced);
         fsdp_scope_end(context, NULL);
     }
-    fsdp_context_free(context);
 }
 
 /* The gradient of what is repeated is added to one that is there. */
-TEST(what_is_repeated_adds_to_a_gradient_that_is_there)
+CONTEXT_TEST(what_is_repeated_adds_to_a_gradient_that_is_there)
 {
     static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
     static const float expected[] = {129, 129, 129};
-    fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
 
     for (int i = 0; i < 3; i++) {
@@ -403,19 +389,16 @@ TEST(what_is_repeated_adds_to_a_gradient_that_is_there)
         check_gradient(x, expected);
         fsdp_scope_end(context, NULL);
     }
-    fsdp_context_free(context);
 }
 
 #define ZEROS(...) fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(__VA_ARGS__))
 
-TEST(an_index_outside_is_named)
+CONTEXT_TEST(an_index_outside_is_named)
 {
-    fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
     const int64_t wide[] = {0, 1, (int64_t)1 << 32};
     fsdp_tensor *x, *far, *index;
 
-    CHECK_OK(fsdp_scope_begin(context));
     x = ZEROS(2, 3);
     index = ids(x, 2, 3, (const int32_t[]){0, 1, 2, 2, -1, 0});
     far = CHECK_PTR(fsdp_from_data(device, FSDP_I64, FSDP_SHAPE(3), wide));
@@ -426,17 +409,13 @@ TEST(an_index_outside_is_named)
     CHECK_INVALID(fsdp_scatter_add(x, 1, index, x), "scatter_add: index -1 at position (1, 1)");
     CHECK_INVALID(fsdp_index_select(ZEROS(0, 2), 0, fsdp_slice(far, 0, 0, 1)),
                   "index 0 at position (0,) is outside [0, 0)");
-    fsdp_scope_end(context, NULL);
-    fsdp_context_free(context);
 }
 
-TEST(what_does_not_fit_is_named)
+CONTEXT_TEST(what_does_not_fit_is_named)
 {
-    fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
     fsdp_tensor *x, *i, *indices, *parts[3], *small;
 
-    CHECK_OK(fsdp_scope_begin(context));
     x = ZEROS(2, 3);
     i = CHECK_PTR(fsdp_zeros(device, FSDP_I32, FSDP_SHAPE(2, 3)));
     small = CHECK_PTR(fsdp_zeros(device, FSDP_BF16, FSDP_SHAPE(2, 3)));
@@ -478,6 +457,4 @@ TEST(what_does_not_fit_is_named)
     CHECK_FAILS(fsdp_index_select(x, 0, i), FSDP_UNSUPPORTED, "index_select: a dimension of 3221225472 elements");
     CHECK_NULL(fsdp_gather(NULL, 0, i));
     CHECK_NULL(fsdp_expand(NULL, 0, NULL));
-    fsdp_scope_end(context, NULL);
-    fsdp_context_free(context);
 }

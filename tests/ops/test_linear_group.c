@@ -320,9 +320,8 @@ static int compute(fsdp_context *context, bool bias, bool group, bool again, flo
     return count;
 }
 
-TEST(outputs_may_be_used_twice_or_not_at_all)
+CONTEXT_TEST(outputs_may_be_used_twice_or_not_at_all)
 {
-    fsdp_context *context = test_context();
     float joined[ROWS * IN + GROUP * OUT * (IN + 1)], apart[ROWS * IN + GROUP * OUT * (IN + 1)];
 
     CHECK_PTR(test_device(context));
@@ -332,15 +331,12 @@ TEST(outputs_may_be_used_twice_or_not_at_all)
         CHECK_EQ(compute(context, i & 1, false, i & 2, apart), count);
         CHECK_CLOSE(joined, apart, count, 1e-5, 1e-6);
     }
-    fsdp_context_free(context);
 }
 
-TEST(a_group_that_does_not_fit_is_an_error_that_says_so)
+CONTEXT_TEST(a_group_that_does_not_fit_is_an_error_that_says_so)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *x, *weights[9], *biases[9], *out[9];
 
-    CHECK_OK(fsdp_scope_begin(context));
     x = CHECK_PTR(fsdp_full(test_device(context), FSDP_F32, FSDP_SHAPE(2, 3), 1));
     for (int i = 0; i < 9; i++) {
         weights[i] = CHECK_PTR(fsdp_full(test_device(context), FSDP_F32, FSDP_SHAPE(2, i < 2 ? 3 : 4), 1));
@@ -354,16 +350,12 @@ TEST(a_group_that_does_not_fit_is_an_error_that_says_so)
     CHECK_CONTAINS(fsdp_last_error(), "linear: input (2, 3) does not fit weight (2, 4)");
     for (int i = 0; i < 3; i++)
         CHECK_NULL(out[i]);
-    fsdp_scope_end(context, NULL);
-    fsdp_context_free(context);
 }
 
-TEST(null_in_a_group_is_refused)
+CONTEXT_TEST(null_in_a_group_is_refused)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *x, *weights[2], *biases[2] = {FSDP_NO_BIAS, FSDP_NO_BIAS}, *out[2];
 
-    CHECK_OK(fsdp_scope_begin(context));
     x = CHECK_PTR(fsdp_full(test_device(context), FSDP_F32, FSDP_SHAPE(2, 3), 1));
     weights[0] = weights[1] = x;
     fsdp_clear_error();
@@ -379,6 +371,4 @@ TEST(null_in_a_group_is_refused)
     biases[0] = NULL;
     fsdp_clear_error();
     CHECK_ERROR(fsdp_linear_group(x, 2, weights, biases, out), FSDP_INVALID, "bias 0 of 2 is missing (FSDP_NO_BIAS");
-    fsdp_scope_end(context, NULL);
-    fsdp_context_free(context);
 }

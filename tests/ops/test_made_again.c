@@ -84,10 +84,9 @@ static void compute_gated(fsdp_context *context, const call *c, bool one, float 
     fsdp_scope_end(context, NULL);
 }
 
-TEST(a_gated_pair_with_its_linear_has_the_bits_of_both)
+CONTEXT_TEST(a_gated_pair_with_its_linear_has_the_bits_of_both)
 {
     static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16};
-    fsdp_context *context = test_context();
 
     for (size_t d = 0; d < FSDP__COUNT_OF(dtypes); d++)
         for (int i = 0; i < 8; i++) {
@@ -98,7 +97,6 @@ TEST(a_gated_pair_with_its_linear_has_the_bits_of_both)
             compute_gated(context, &c, false, two);
             CHECK_BYTES(one, two, sizeof one);
         }
-    fsdp_context_free(context);
 }
 
 static fsdp_status forward_and_backward(fsdp_context *context, const fsdp__gated_linear *m)
@@ -113,30 +111,24 @@ static fsdp_status forward_and_backward(fsdp_context *context, const fsdp__gated
     return status;
 }
 
-TEST(without_memory_it_fails)
+CONTEXT_TEST(without_memory_it_fails)
 {
     const call c = {.dtype = FSDP_F32, .bias = true};
-    fsdp_context *context = test_context();
     fsdp_tensor *leaves[TENSORS];
     fsdp__gated_linear m;
 
-    CHECK_OK(fsdp_scope_begin(context));
     gated_leaves(context, &c, leaves, &m);
     CHECK_OK(forward_and_backward(context, &m)); /* kernels have their scratch */
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, forward_and_backward(context, &m));
-    fsdp_scope_end(context, NULL);
-    fsdp_context_free(context);
 }
 
-TEST(what_does_not_fit_or_has_no_gradient_is_not_joined)
+CONTEXT_TEST(what_does_not_fit_or_has_no_gradient_is_not_joined)
 {
     const call c = {.dtype = FSDP_F32};
-    fsdp_context *context = test_context();
     fsdp_tensor *leaves[TENSORS];
     fsdp__gated_linear m, other;
 
-    CHECK_OK(fsdp_scope_begin(context));
     gated_leaves(context, &c, leaves, &m);
     other = m;
     other.weight = m.gate; /* (ROWS, IN) fits */
@@ -147,8 +139,6 @@ TEST(what_does_not_fit_or_has_no_gradient_is_not_joined)
     CHECK(!fsdp__gated_linear_joins(&other));
     CHECK_OK(fsdp_tensor_set_requires_grad(m.weight, false));
     CHECK(!fsdp__gated_linear_joins(&m));
-    fsdp_scope_end(context, NULL);
-    fsdp_context_free(context);
 }
 
 /* ---- results of norms ---- */
@@ -200,10 +190,8 @@ static void run_norms(fsdp_context *context, norm_run *r)
     fsdp_scope_end(context, NULL);
 }
 
-TEST(results_of_norms_that_are_made_again_have_the_bits_of_those_that_are_kept)
+CONTEXT_TEST(results_of_norms_that_are_made_again_have_the_bits_of_those_that_are_kept)
 {
-    fsdp_context *context = test_context();
-
     for (int i = 0; i < 8; i++) {
         norm_run r = {.device = i & 4 ? CHECK_PTR(fsdp__dry_gpu(context)) : test_device(context),
                       .layer = i & 1,
@@ -223,7 +211,6 @@ TEST(results_of_norms_that_are_made_again_have_the_bits_of_those_that_are_kept)
         CHECK_BYTES(r.numbers, kept.numbers, sizeof r.numbers);
         CHECK_BYTES(r.numbers, apart.numbers, sizeof r.numbers);
     }
-    fsdp_context_free(context);
 }
 
 /* ---- results of activations ---- */
@@ -318,10 +305,8 @@ static void check_activation(fsdp_context *context, const activation_run *of)
 
 static fsdp_tensor *(*const activations[])(fsdp_tensor *x) = {fsdp_gelu, fsdp_gelu_tanh, fsdp_silu, fsdp_relu};
 
-TEST(results_of_activations_that_are_made_again_have_the_bits_of_those_that_are_kept)
+CONTEXT_TEST(results_of_activations_that_are_made_again_have_the_bits_of_those_that_are_kept)
 {
-    fsdp_context *context = test_context();
-
     for (size_t i = 0; i < FSDP__COUNT_OF(activations); i++)
         for (int way = 0; way < 8; way++)
             check_activation(context,
@@ -329,7 +314,6 @@ TEST(results_of_activations_that_are_made_again_have_the_bits_of_those_that_are_
                                                .activate = activations[i],
                                                .frozen = way & 1,
                                                .twice = way & 2});
-    fsdp_context_free(context);
 }
 
 static fsdp_status step_of_activation(fsdp_context *context, const activation_run *r, fsdp_tensor *const *leaves)
@@ -344,29 +328,23 @@ static fsdp_status step_of_activation(fsdp_context *context, const activation_ru
     return status;
 }
 
-TEST(without_memory_an_activation_is_not_made_again)
+CONTEXT_TEST(without_memory_an_activation_is_not_made_again)
 {
-    fsdp_context *context = test_context();
     const activation_run r = {.device = test_device(context), .activate = fsdp_gelu};
     fsdp_tensor *leaves[TENSORS];
 
-    CHECK_OK(fsdp_scope_begin(context));
     activation_leaves(&r, leaves);
     CHECK_OK(step_of_activation(context, &r, leaves)); /* kernels have their scratch */
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, step_of_activation(context, &r, leaves));
-    fsdp_scope_end(context, NULL);
-    fsdp_context_free(context);
 }
 
 /* Somebody may write to what an activation is of, after the forward. */
-TEST(an_activation_is_not_made_again_of_what_was_written)
+CONTEXT_TEST(an_activation_is_not_made_again_of_what_was_written)
 {
-    fsdp_context *context = test_context();
     activation_run r = {.device = test_device(context), .activate = fsdp_gelu};
     fsdp_tensor *leaves[TENSORS], *x, *loss;
 
-    CHECK_OK(fsdp_scope_begin(context));
     activation_leaves(&r, leaves);
     x = CHECK_PTR(fsdp_scale(leaves[0], 2));
     loss = CHECK_PTR(fsdp_sum(fsdp_linear(fsdp_gelu(x), leaves[2], leaves[3])));
@@ -374,15 +352,12 @@ TEST(an_activation_is_not_made_again_of_what_was_written)
     CHECK_STATUS(fsdp_backward(loss), FSDP_STATE);
     if (fsdp__device_makes_again(r.device))
         CHECK_PTR(strstr(fsdp_last_error(), "gelu, which makes input 0 again"));
-    fsdp_scope_end(context, NULL);
-    fsdp_context_free(context);
 }
 
 /* Weights that are gathered anew for a backward may be others by then. What was computed of the old ones is kept, or
  * there is an error: it is not made of the new ones. */
-TEST(a_result_is_not_made_again_of_weights_that_were_written)
+CONTEXT_TEST(a_result_is_not_made_again_of_weights_that_were_written)
 {
-    fsdp_context *context = test_context();
     float gradients[2][OUT * IN];
 
     for (int written = 0; written < 2; written++) {
@@ -408,15 +383,12 @@ TEST(a_result_is_not_made_again_of_weights_that_were_written)
         fsdp_scope_end(context, NULL);
     }
     CHECK_BYTES(gradients[0], gradients[1], sizeof gradients[0]);
-    fsdp_context_free(context);
 }
 
-TEST(a_result_cannot_be_made_again_when_its_norm_has_run)
+CONTEXT_TEST(a_result_cannot_be_made_again_when_its_norm_has_run)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *x, *scale, *weight, *y, *losses[2];
 
-    CHECK_OK(fsdp_scope_begin(context));
     x = leaf(test_device(context), FSDP_F32, 0, 2, (const int64_t[]){ROWS, IN});
     scale = leaf(test_device(context), FSDP_F32, 1, 1, (const int64_t[]){IN});
     weight = leaf(test_device(context), FSDP_F32, 2, 2, (const int64_t[]){OUT, IN});
@@ -425,6 +397,4 @@ TEST(a_result_cannot_be_made_again_when_its_norm_has_run)
         losses[i] = CHECK_PTR(fsdp_sum(fsdp_linear(y, weight, FSDP_NO_BIAS)));
     CHECK_OK(fsdp_backward(losses[0]));
     CHECK_STATUS(fsdp_backward(losses[1]), FSDP_STATE);
-    fsdp_scope_end(context, NULL);
-    fsdp_context_free(context);
 }

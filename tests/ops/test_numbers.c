@@ -204,22 +204,18 @@ static fsdp_tensor *shapes(fsdp_tensor *x, fsdp_tensor *z)
 CASE(shapes, shapes(X, leaf(c, "z")))
 
 /* The first of equals; a NaN is the largest, and the smallest of a row that has one, too. */
-TEST(places_are_as_in_pytorch)
+CONTEXT_TEST(places_are_as_in_pytorch)
 {
-    fsdp_context *context = test_context();
     number_case c = {.name = "places", .dtype = FSDP_F32};
     fsdp_tensor *x, *parts[2];
 
     c.device = test_device(context);
-    CHECK_OK(fsdp_scope_begin(context));
     x = load(&c, "x");
     parts[0] = CHECK_PTR(fsdp_argmax(x, 1, false));
     parts[1] = CHECK_PTR(fsdp_argmin(x, -1, false));
     CHECK_EQ(fsdp_tensor_dtype(parts[0]), FSDP_I32);
     compare(&c, "y", fsdp_concat(parts, 2, 0));
     CHECK_NULL(fsdp_tensor_grad(x));
-    fsdp_scope_end(context, NULL);
-    fsdp_context_free(context);
 }
 
 static void linear_bf16_body(number_case *c, fsdp_tensor *outputs[2])
@@ -239,17 +235,15 @@ TEST(bfloat16_is_within_its_rounding_of_pytorch)
 }
 
 /* All comparisons of the same numbers; the functions of masks are those of bits. */
-TEST(masks_are_as_in_pytorch)
+CONTEXT_TEST(masks_are_as_in_pytorch)
 {
     static const float bounds[] = {0.5f, NAN};
     fsdp_tensor *(*const functions[])(fsdp_tensor *, fsdp_tensor *) = {fsdp_eq, fsdp_ne, fsdp_lt,
                                                                        fsdp_le, fsdp_gt, fsdp_ge};
-    fsdp_context *context = test_context();
     number_case c = {.name = "masks", .dtype = FSDP_F32};
     fsdp_tensor *x, *bound, *y[6], *all, *not_either;
 
     c.device = test_device(context);
-    CHECK_OK(fsdp_scope_begin(context));
     x = load(&c, "x");
     bound = CHECK_PTR(fsdp_from_data(c.device, FSDP_F32, FSDP_SHAPE(2, 1), bounds));
     for (int i = 0; i < 6; i++) {
@@ -262,6 +256,4 @@ TEST(masks_are_as_in_pytorch)
     not_either = fsdp_logical_or(fsdp_eq(not_either, fsdp_ne(x, x)), fsdp_ne(bound, bound));
     for (int i = 0; i < 32; i++)
         CHECK_NEAR(first_of(fsdp_slice(fsdp_reshape(not_either, FSDP_SHAPE(32)), 0, i, 1)), 1, 0);
-    fsdp_scope_end(context, NULL);
-    fsdp_context_free(context);
 }

@@ -70,14 +70,12 @@ static void drop_gradients(const model *m)
         CHECK_OK(fsdp_tensor_set_grad(m->weights[i], NULL));
 }
 
-TEST(after_a_step_only_gradients_are_left)
+CONTEXT_TEST(after_a_step_only_gradients_are_left)
 {
-    fsdp_context *context = test_context();
     int64_t before, gradients = 0;
     fsdp_memory_stats stats;
     model m;
 
-    CHECK_OK(fsdp_scope_begin(context));
     create(&m, test_device(context));
     before = tensor_bytes(context);
     for (int i = 0; i < WEIGHTS; i++)
@@ -90,14 +88,10 @@ TEST(after_a_step_only_gradients_are_left)
     }
     drop_gradients(&m);
     CHECK_EQ(tensor_bytes(context), before);
-    fsdp_scope_end(context, NULL);
-    CHECK_EQ(tensor_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
-TEST(without_gradients_nothing_is_kept)
+CONTEXT_TEST(without_gradients_nothing_is_kept)
 {
-    fsdp_context *context = test_context();
     double with, without;
     int64_t before;
     model m;
@@ -114,16 +108,13 @@ TEST(without_gradients_nothing_is_kept)
     CHECK_EQ(tensor_bytes(context), before);
     CHECK_NEAR(with, without, 0);
     fsdp_scope_end(context, NULL);
-    fsdp_context_free(context);
 }
 
-TEST(two_runs_give_the_same_bits)
+CONTEXT_TEST(two_runs_give_the_same_bits)
 {
     float first[V * C * 3], second[V * C * 3];
-    fsdp_context *context = test_context();
     model m;
 
-    CHECK_OK(fsdp_scope_begin(context));
     create(&m, test_device(context));
     for (int i = 0; i < WEIGHTS; i++) {
         int64_t numel = fsdp_tensor_numel(m.weights[i]);
@@ -137,17 +128,13 @@ TEST(two_runs_give_the_same_bits)
         drop_gradients(&m);
         CHECK_BYTES(first, second, (size_t)numel * sizeof(float));
     }
-    fsdp_scope_end(context, NULL);
-    fsdp_context_free(context);
 }
 
-TEST(every_failing_allocation_leaves_the_model_usable)
+CONTEXT_TEST(every_failing_allocation_leaves_the_model_usable)
 {
-    fsdp_context *context = test_context();
     int64_t before;
     model m;
 
-    CHECK_OK(fsdp_scope_begin(context));
     create(&m, test_device(context));
     before = tensor_bytes(context);
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
@@ -155,9 +142,6 @@ TEST(every_failing_allocation_leaves_the_model_usable)
         drop_gradients(&m);
         CHECK_EQ(tensor_bytes(context), before);
     }
-    fsdp_scope_end(context, NULL);
-    CHECK_EQ(tensor_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 /* The meta device makes the same tensors at the same moments: a plan made there is exact. */
@@ -183,13 +167,11 @@ TEST(meta_counts_the_bytes_that_the_cpu_uses)
     CHECK_EQ(stats[1].peak_bytes[FSDP_MEMORY_GRADIENT], stats[0].peak_bytes[FSDP_MEMORY_GRADIENT]);
 }
 
-TEST(bfloat16_weights_stay_near_the_float32_loss)
+CONTEXT_TEST(bfloat16_weights_stay_near_the_float32_loss)
 {
-    fsdp_context *context = test_context();
     double loss, low;
     model m;
 
-    CHECK_OK(fsdp_scope_begin(context));
     create(&m, test_device(context));
     CHECK_OK(fsdp_tensor_item(CHECK_PTR(forward(&m)), &loss));
     for (int i = 0; i < WEIGHTS; i++) {
@@ -200,20 +182,16 @@ TEST(bfloat16_weights_stay_near_the_float32_loss)
     CHECK_NEAR(low, loss, 0.02 * loss);
     CHECK_OK(step(context, &m));
     CHECK_EQ(fsdp_tensor_dtype(fsdp_tensor_grad(m.weights[0])), FSDP_BF16);
-    fsdp_scope_end(context, NULL);
-    CHECK_EQ(tensor_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 /* More rows than one chunk, so that sums over chunks are met. */
-TEST(the_fused_head_equals_the_plain_one)
+CONTEXT_TEST(the_fused_head_equals_the_plain_one)
 {
     enum {
         ROWS = 600, /* a chunk has 419 */
         CLASSES = 40000,
         DIM = 5
     };
-    fsdp_context *context = test_context();
     static float values[2][CLASSES * DIM], inputs[2][ROWS * DIM];
     int32_t ids[ROWS];
     double losses[2];
@@ -238,19 +216,15 @@ TEST(the_fused_head_equals_the_plain_one)
     CHECK_NEAR(losses[1], losses[0], 1e-6);
     CHECK_CLOSE(values[1], values[0], CLASSES * DIM, 1e-5, 1e-6);
     CHECK_CLOSE(inputs[1], inputs[0], ROWS * DIM, 1e-5, 1e-7);
-    CHECK_EQ(tensor_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 /* A kept graph can be walked again, also through losses that made their gradients in the forward. */
-TEST(a_kept_loss_gives_its_gradient_twice)
+CONTEXT_TEST(a_kept_loss_gives_its_gradient_twice)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *loss, *weight;
     float once[V * C], twice[V * C];
     model m;
 
-    CHECK_OK(fsdp_scope_begin(context));
     create(&m, test_device(context));
     weight = m.weights[0];
     loss = CHECK_PTR(forward(&m));
@@ -261,9 +235,6 @@ TEST(a_kept_loss_gives_its_gradient_twice)
     for (int i = 0; i < V * C; i++)
         once[i] *= 2;
     CHECK_CLOSE(twice, once, V * C, 1e-5, 1e-7);
-    fsdp_scope_end(context, NULL);
-    CHECK_EQ(tensor_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 /* Gradients of weight and input, of the loss times `scale`, divided by it; values are those that `dtype` holds. */
@@ -312,7 +283,7 @@ static float largest_of(const float *values, int64_t count)
 
 /* One chunk and two. Most gradients of the weight are of classes that are no target: a softmax of 1/40000, over some
  * hundred rows. float16 cannot hold them as they are, but a scaled loss brings them through. */
-TEST(the_head_in_16_bits_stays_near_the_float32_one)
+CONTEXT_TEST(the_head_in_16_bits_stays_near_the_float32_one)
 {
     static const struct {
         fsdp_dtype dtype;
@@ -325,7 +296,6 @@ TEST(the_head_in_16_bits_stays_near_the_float32_one)
                  {FSDP_F16, 65536, 600, 3e-3f},
                  {FSDP_BF16, 3, 40, 1.5e-2f}};
     static float dweight[2][40000 * 3], dx[2][600 * 3];
-    fsdp_context *context = test_context();
 
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
         int64_t rows = cases[i].rows;
@@ -340,19 +310,16 @@ TEST(the_head_in_16_bits_stays_near_the_float32_one)
         CHECK_CLOSE(dweight[0], dweight[1], 40000 * 3, relative, relative * (narrow ? 16.0f : 1.0f) / 40000);
         CHECK_EQ(tensor_bytes(context), 0);
     }
-    fsdp_context_free(context);
 }
 
 /* A batch without rows: a mean of nothing, and nothing to learn from it. */
-TEST(the_mean_of_nothing_is_nan)
+CONTEXT_TEST(the_mean_of_nothing_is_nan)
 {
-    fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
     fsdp_tensor *weight;
     float gradient[12];
     double mean;
 
-    CHECK_OK(fsdp_scope_begin(context));
     weight = CHECK_PTR(fsdp_full(device, FSDP_F32, FSDP_SHAPE(4, 3), 2));
     CHECK_OK(fsdp_tensor_set_requires_grad(weight, true));
     for (int over_rows = 0; over_rows < 2; over_rows++) {
@@ -366,6 +333,4 @@ TEST(the_mean_of_nothing_is_nan)
         for (int i = 0; i < 12; i++)
             CHECK(gradient[i] == 0);
     }
-    fsdp_scope_end(context, NULL);
-    fsdp_context_free(context);
 }

@@ -147,24 +147,19 @@ static void compare(fsdp_context *context, operation op, bool hooked)
     CHECK_EQ(seen, hooked ? 2 : 0);
 }
 
-TEST(gradients_of_16_bit_leaves_may_be_f32)
+CONTEXT_TEST(gradients_of_16_bit_leaves_may_be_f32)
 {
-    fsdp_context *context = test_context();
-
     for (int op = 0; op < OPERATIONS; op++)
         for (int hooked = 0; hooked <= (op <= NORM); hooked++) {
             CHECK_OK(fsdp_scope_begin(context));
             compare(context, (operation)op, hooked);
             fsdp_scope_end(context, NULL);
         }
-    fsdp_context_free(context);
 }
 
 /* The gradient of a head lies at the leaf's place since the forward, and must stay there for the next backward. */
-TEST(a_graph_that_is_kept_gives_them_again)
+CONTEXT_TEST(a_graph_that_is_kept_gives_them_again)
 {
-    fsdp_context *context = test_context();
-
     for (int op = 0; op < OPERATIONS; op++) {
         leaves wide, narrow;
         fsdp_tensor *y;
@@ -183,5 +178,4 @@ TEST(a_graph_that_is_kept_gives_them_again)
         }
         fsdp_scope_end(context, NULL);
     }
-    fsdp_context_free(context);
 }

@@ -486,10 +486,9 @@ static fsdp_optimizer *one(fsdp_context *context, int ndim, const int64_t *shape
     return optimizer;
 }
 
-TEST(empty_parameters_and_numbers_step)
+CONTEXT_TEST(empty_parameters_and_numbers_step)
 {
     static const int64_t shapes[][3] = {{0, 4, 0}, {3, 0, 0}, {0, 2, 3}, {0, 0, 0}};
-    fsdp_context *context = test_context();
     fsdp_tensor *tensor = NULL;
     fsdp_optimizer *optimizer;
     float result = 0;
@@ -507,7 +506,6 @@ TEST(empty_parameters_and_numbers_step)
     CHECK_NEAR(result, 1 - 1e-2, 1e-6);
     fsdp_optimizer_free(optimizer);
     fsdp_tensor_unref(tensor);
-    fsdp_context_free(context);
 }
 
 /* ---- what cannot be ---- */
@@ -546,11 +544,10 @@ TEST(a_step_of_adafactor_survives_every_failed_allocation)
     fail_everywhere(FSDP_SHAPE(12));
 }
 
-TEST(adafactor_refuses_what_makes_no_sense)
+CONTEXT_TEST(adafactor_refuses_what_makes_no_sense)
 {
     fsdp_adafactor_options bad[4];
     const fsdp_lion_options lion = fsdp_lion_options_default();
-    fsdp_context *context = test_context();
     fsdp_tensor *tensor = NULL;
     fsdp_optimizer *optimizer = one(context, FSDP_SHAPE(3, 4), "p", &tensor), *none = NULL;
     fsdp_parameters list = {1, &(fsdp_parameter){"q", tensor}};
@@ -572,13 +569,11 @@ TEST(adafactor_refuses_what_makes_no_sense)
     CHECK_NULL(none);
     fsdp_optimizer_free(optimizer);
     fsdp_tensor_unref(tensor);
-    fsdp_context_free(context);
 }
 
-TEST(flat_parameters_have_neither_rows_nor_columns)
+CONTEXT_TEST(flat_parameters_have_neither_rows_nor_columns)
 {
     const fsdp_adafactor_options options = fsdp_adafactor_options_default();
-    fsdp_context *context = test_context();
     fsdp_module *module = CHECK_PTR(fsdp_linear_create(context, test_device(context), 3, 4, NULL));
     fsdp_optimizer *optimizer = NULL;
     fsdp_parameters parameters;
@@ -591,5 +586,4 @@ TEST(flat_parameters_have_neither_rows_nor_columns)
                 "cannot optimize '_flat_param' by Adafactor: it is a flat parameter");
     fsdp_parameters_release(&parameters);
     fsdp_module_unref(module);
-    fsdp_context_free(context);
 }

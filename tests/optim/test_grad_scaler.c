@@ -115,7 +115,7 @@ static bool take_step(fsdp_grad_scaler *scaler, const model *m, bool clip)
 }
 
 /* Scales are powers of two, so what is scaled and unscaled has the bits of what never was. */
-TEST(scale_grows_and_backs_off)
+CONTEXT_TEST(scale_grows_and_backs_off)
 {
     static const struct {
         int bad;
@@ -123,7 +123,6 @@ TEST(scale_grows_and_backs_off)
         int64_t tracker;
     } steps[] = {{-1, 65536, 1}, {-1, 65536, 2}, {-1, 131072, 0}, {4, 65536, 0},  {-1, 65536, 1}, {NUMEL - 1, 32768, 0},
                  {0, 16384, 0},  {-1, 16384, 1}, {-1, 16384, 2},  {-1, 32768, 0}, {-1, 32768, 1}};
-    fsdp_context *context = test_context();
     fsdp_grad_scaler_state s = fsdp_grad_scaler_state_default();
     fsdp_grad_scaler *scaler = NULL;
     model m = {.mesh = NULL}, plain = {.mesh = NULL};
@@ -159,15 +158,11 @@ TEST(scale_grows_and_backs_off)
     model_free(&m);
     model_free(&plain);
     fsdp_grad_scaler_free(scaler);
-    test_drop_workspace(context);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 /* As far as the inverse is finite, and no further than f32 goes. */
-TEST(scale_stays_a_normal_number)
+CONTEXT_TEST(scale_stays_a_normal_number)
 {
-    fsdp_context *context = test_context();
     fsdp_grad_scaler_state s = fsdp_grad_scaler_state_default();
     fsdp_grad_scaler *scaler = NULL;
     model m = {.mesh = NULL};
@@ -190,14 +185,10 @@ TEST(scale_stays_a_normal_number)
     CHECK(scale_of(scaler) == 0x1p127);
     model_free(&m);
     fsdp_grad_scaler_free(scaler);
-    test_drop_workspace(context);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
-TEST(loss_and_gradients_are_scaled)
+CONTEXT_TEST(loss_and_gradients_are_scaled)
 {
-    fsdp_context *context = test_context();
     fsdp_grad_scaler_state s = fsdp_grad_scaler_state_default();
     fsdp_grad_scaler *scaler = NULL;
     model m = {.mesh = NULL};
@@ -222,9 +213,6 @@ TEST(loss_and_gradients_are_scaled)
     CHECK_NULL(fsdp_grad_scaler_scale(scaler, NULL));
     model_free(&m);
     fsdp_grad_scaler_free(scaler);
-    test_drop_workspace(context);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 /* ---- ranks ---- */
@@ -303,9 +291,8 @@ TEST(all_ranks_leave_a_step_out_or_none)
 
 /* ---- several optimizers, and errors ---- */
 
-TEST(one_scaler_serves_several_optimizers)
+CONTEXT_TEST(one_scaler_serves_several_optimizers)
 {
-    fsdp_context *context = test_context();
     fsdp_grad_scaler *scaler = NULL;
     model a = {.mesh = NULL}, b = {.mesh = NULL};
     bool stepped;
@@ -326,9 +313,6 @@ TEST(one_scaler_serves_several_optimizers)
     model_free(&a);
     model_free(&b);
     fsdp_grad_scaler_free(scaler);
-    test_drop_workspace(context);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 static fsdp_optimizer *another(const model *m)
@@ -341,9 +325,8 @@ static fsdp_optimizer *another(const model *m)
 }
 
 /* The C library keeps the first seven blocks of a size for calls of malloc alone, so those are freed first. */
-TEST(a_new_optimizer_is_not_taken_for_a_freed_one_at_its_address)
+CONTEXT_TEST(a_new_optimizer_is_not_taken_for_a_freed_one_at_its_address)
 {
-    fsdp_context *context = test_context();
     fsdp_grad_scaler *scaler = NULL;
     fsdp_optimizer *others[24];
     float after[3][NUMEL];
@@ -371,14 +354,10 @@ TEST(a_new_optimizer_is_not_taken_for_a_freed_one_at_its_address)
         fsdp_optimizer_free(others[i]);
     model_free(&m);
     fsdp_grad_scaler_free(scaler);
-    test_drop_workspace(context);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
-TEST(calls_out_of_order_are_refused)
+CONTEXT_TEST(calls_out_of_order_are_refused)
 {
-    fsdp_context *context = test_context();
     fsdp_grad_scaler *scaler = NULL;
     model m = {.mesh = NULL};
 
@@ -405,14 +384,10 @@ TEST(calls_out_of_order_are_refused)
     m.tensor->dtype = FSDP_F32;
     model_free(&m);
     fsdp_grad_scaler_free(scaler);
-    test_drop_workspace(context);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
-TEST(impossible_states_are_named)
+CONTEXT_TEST(impossible_states_are_named)
 {
-    fsdp_context *context = test_context();
     fsdp_grad_scaler_state states[10], good = fsdp_grad_scaler_state_default();
     static const char *const said[] = {"scale must",          "scale must",           "scale must",
                                        "growth_factor must",  "growth_factor must",   "backoff_factor must",
@@ -450,7 +425,6 @@ TEST(impossible_states_are_named)
     CHECK(fsdp_grad_scaler_get_state(NULL).scale == 0);
     fsdp_grad_scaler_free(scaler);
     fsdp_grad_scaler_free(NULL);
-    fsdp_context_free(context);
 }
 
 TEST(it_survives_every_failed_allocation)

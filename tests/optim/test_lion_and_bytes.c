@@ -179,10 +179,9 @@ TEST(adam_with_bytes_rounds_blocks_of_rows)
     teardown(&f, optimizer);
 }
 
-TEST(small_parameters_keep_numbers)
+CONTEXT_TEST(small_parameters_keep_numbers)
 {
     const fsdp_adam_options options = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .state_bits = 8};
-    fsdp_context *context = test_context();
     fsdp_tensor *tensor = NULL;
     fsdp_parameter item = {"weight", NULL};
     fsdp_optimizer *optimizer = NULL;
@@ -197,7 +196,6 @@ TEST(small_parameters_keep_numbers)
     CHECK_NULL(optimizer->groups[0].params[0].scale1);
     fsdp_optimizer_free(optimizer);
     fsdp_tensor_unref(tensor);
-    fsdp_context_free(context);
 }
 
 /* ---- beside bitsandbytes (finetune/quant.safetensors of the folder that FSDP_REFERENCE names; skipped without) ----

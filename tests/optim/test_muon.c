@@ -75,9 +75,8 @@ TEST(muon_is_pytorchs)
     hold_to_numbers(&(fsdp_muon_options){.lr = 0.05, .momentum = 0.9, .adjust = FSDP_MUON_MATCH_RMS_ADAMW}, "match");
 }
 
-TEST(muon_takes_matrices_alone)
+CONTEXT_TEST(muon_takes_matrices_alone)
 {
-    fsdp_context *context = test_context();
     fsdp_muon_options options = fsdp_muon_options_default();
     fsdp_adam_options adam = fsdp_adam_options_default();
     fsdp_lion_options lion = fsdp_lion_options_default();
@@ -109,5 +108,4 @@ TEST(muon_takes_matrices_alone)
     fsdp_optimizer_free(optimizer);
     fsdp_tensor_unref(bias);
     fsdp_tensor_unref(weight);
-    fsdp_context_free(context);
 }

@@ -405,9 +405,8 @@ TEST(a_step_tells_before_it_writes)
 }
 
 /* One parameter on the CPU, one each on two devices that the host cannot touch. */
-TEST(a_step_and_a_norm_work_where_the_tensors_are)
+CONTEXT_TEST(a_step_and_a_norm_work_where_the_tensors_are)
 {
-    fsdp_context *context = test_context();
     fsdp_device *devices[] = {fsdp_cpu(context), fsdp__device_open(context, "sim", 0),
                               fsdp__device_open(context, "sim", 1)};
     fsdp_parameter items[FSDP__COUNT_OF(devices)];
@@ -440,7 +439,6 @@ TEST(a_step_and_a_norm_work_where_the_tensors_are)
         CHECK_NEAR(now[1], 18, 0);
         fsdp_tensor_unref(items[i].tensor);
     }
-    fsdp_context_free(context);
 }
 
 TEST(bad_parameters_are_named)
@@ -481,9 +479,8 @@ TEST(bad_parameters_are_named)
 }
 
 /* A parameter that has become another since the optimizer was made. */
-TEST(an_optimizer_that_could_not_be_made_gives_its_error)
+CONTEXT_TEST(an_optimizer_that_could_not_be_made_gives_its_error)
 {
-    fsdp_context *context = test_context();
     const fsdp_adam_options adam = {.lr = -1};
     fsdp_state_dict *made = NULL;
     fsdp_optimizer *none = NULL;
@@ -508,7 +505,6 @@ TEST(an_optimizer_that_could_not_be_made_gives_its_error)
     CHECK_EQ(fsdp_optimizer_group_count(none), 0);
     CHECK_ERROR(fsdp_optimizer_set_lr(none, 0, 1), FSDP_INVALID, "the optimizer is NULL");
     CHECK_NEAR(fsdp_optimizer_lr(none, 0), 0, 0);
-    fsdp_context_free(context);
 }
 
 TEST(a_step_names_parameters_that_are_not_floating)

@@ -250,9 +250,8 @@ WORLDS_TEST(what_does_not_fit_is_named, 1, 3)
     test_drop_workspace(context);
 }
 
-TEST(a_part_of_another_shape_is_named)
+CONTEXT_TEST(a_part_of_another_shape_is_named)
 {
-    fsdp_context *context = test_context();
     fsdp_state_dict *given = NULL, *odd = NULL;
     fsdp_tensor *other;
     model m;
@@ -277,9 +276,6 @@ TEST(a_part_of_another_shape_is_named)
     fsdp_state_dict_free(odd);
     fsdp_state_dict_free(given);
     model_free(&m);
-    test_drop_workspace(context);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 /* Puts another tensor under a name of a state dict. */
@@ -297,15 +293,13 @@ static void replace(fsdp_state_dict **state, const char *name, fsdp_tensor *tens
     *state = made;
 }
 
-TEST(state_of_another_device_is_copied)
+CONTEXT_TEST(state_of_another_device_is_copied)
 {
-    fsdp_context *context = test_context();
     fsdp_device *sim = CHECK_PTR(fsdp__device_open(context, "sim", 1));
     fsdp_state_dict *given = NULL, *moved = NULL;
     float before[MOST], after[MOST];
     model m;
 
-    CHECK_OK(fsdp_scope_begin(context));
     model_init(&m, context, NULL, ADAMW);
     take_steps(&m, context, NULL, 1, 2);
     CHECK_OK(fsdp_optimizer_state_dict(m.optimizer, &given));
@@ -323,14 +317,11 @@ TEST(state_of_another_device_is_copied)
     fsdp_state_dict_free(moved);
     fsdp_state_dict_free(given);
     model_free(&m);
-    fsdp_scope_end(context, NULL);
-    fsdp_context_free(context);
 }
 
 /* The first parameter's state fits, and stays as it was all the same. */
-TEST(a_state_that_is_refused_changes_nothing)
+CONTEXT_TEST(a_state_that_is_refused_changes_nothing)
 {
-    fsdp_context *context = test_context();
     fsdp_state_dict *given = NULL, *odd = NULL;
     float before[MOST], after[MOST];
     fsdp_tensor *fits, *other;
@@ -365,7 +356,6 @@ TEST(a_state_that_is_refused_changes_nothing)
     fsdp_state_dict_free(odd);
     fsdp_state_dict_free(given);
     model_free(&m);
-    fsdp_context_free(context);
 }
 
 /* ---- ranks that train nothing ---- */

@@ -94,17 +94,13 @@ static void step_both(fsdp_context *context, fsdp_dtype dtype, int kind)
     fsdp_tensor_unref(half);
 }
 
-TEST(parameters_of_16_bits_are_rounded_once)
+CONTEXT_TEST(parameters_of_16_bits_are_rounded_once)
 {
     static const fsdp_dtype dtypes[] = {FSDP_BF16, FSDP_F16};
-    fsdp_context *context = test_context();
 
     for (int d = 0; d < 2; d++)
         for (int kind = 0; kind < 4; kind++)
             step_both(context, dtypes[d], kind);
-    test_drop_workspace(context);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 /* ---- a part of the parameters ---- */
@@ -146,9 +142,8 @@ static void step_parts(fsdp_context *context, fsdp_optimizer *optimizer, fsdp_te
     }
 }
 
-TEST(parameters_stepped_apart_get_the_bits_of_one_step)
+CONTEXT_TEST(parameters_stepped_apart_get_the_bits_of_one_step)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *together[PARTS], *apart[PARTS];
     fsdp_optimizer *of_together = optimize_parts(context, together), *of_apart = optimize_parts(context, apart);
 
@@ -173,7 +168,4 @@ TEST(parameters_stepped_apart_get_the_bits_of_one_step)
     }
     fsdp_optimizer_free(of_together);
     fsdp_optimizer_free(of_apart);
-    test_drop_workspace(context);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }

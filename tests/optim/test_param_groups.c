@@ -200,11 +200,10 @@ TEST(state_moves_between_layouts_with_its_options)
 
 /* ---- keys ---- */
 
-TEST(names_become_numbers_and_names_again)
+CONTEXT_TEST(names_become_numbers_and_names_again)
 {
     static const char *const ids[] = {"state.0.exp_avg", "state.2.step", "param_groups.3.lr", "param_groups.1.beta2"};
     static const char *const no_numbers[] = {"state.+1.step", "state.01.step", "state.-0.step", "state. 1.step"};
-    fsdp_context *context = test_context();
     fsdp_state_dict *held, *by_id, *by_name, *no;
     model m;
 
@@ -239,9 +238,6 @@ TEST(names_become_numbers_and_names_again)
     fsdp_state_dict_free(by_id);
     fsdp_state_dict_free(held);
     model_free(&m);
-    test_drop_workspace(context);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 /* ---- refused ---- */
@@ -255,9 +251,8 @@ static void set(const fsdp_state_dict *state, const char *name, double value)
     CHECK_OK(fsdp_tensor_write(entry->tensor, FSDP_I64, &bits));
 }
 
-TEST(options_that_contradict_each_other_are_named)
+CONTEXT_TEST(options_that_contradict_each_other_are_named)
 {
-    fsdp_context *context = test_context();
     fsdp_state_dict *held, *some;
     model m, sgd;
 
@@ -290,16 +285,12 @@ TEST(options_that_contradict_each_other_are_named)
     fsdp_state_dict_free(held);
     model_free(&sgd);
     model_free(&m);
-    test_drop_workspace(context);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 /* State goes by names. */
-TEST(a_name_is_of_one_parameter)
+CONTEXT_TEST(a_name_is_of_one_parameter)
 {
     const fsdp_sgd_options options = {.lr = 1};
-    fsdp_context *context = test_context();
     fsdp_optimizer *optimizer;
     fsdp_parameter items[2];
     model m;
@@ -323,7 +314,4 @@ TEST(a_name_is_of_one_parameter)
     CHECK_OK(fsdp_sgd_add_group(optimizer, &(fsdp_parameters){1, items + 1}, &options));
     fsdp_optimizer_free(optimizer);
     model_free(&m);
-    test_drop_workspace(context);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }

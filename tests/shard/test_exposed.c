@@ -21,9 +21,8 @@ static void sleep_held(void)
     (void)nanosleep(&(struct timespec){.tv_nsec = HELD_NS}, NULL);
 }
 
-TEST(a_processor_s_stretch_is_the_host_s_time)
+CONTEXT_TEST(a_processor_s_stretch_is_the_host_s_time)
 {
-    fsdp_context *context = test_context();
     fsdp_stream *stream = fsdp_device_stream(CHECK_PTR(fsdp_cpu(context)));
     fsdp__exposed exposed = {.asked = false};
     fsdp__stretch stretch;
@@ -36,7 +35,6 @@ TEST(a_processor_s_stretch_is_the_host_s_time)
     CHECK_OK(fsdp__exposed_sum(&exposed));
     CHECK(exposed.ns >= 2 * HELD_NS);
     fsdp__exposed_drop(&exposed);
-    fsdp_context_free(context);
 }
 
 #ifdef FSDP_HAVE_FAKECUDA

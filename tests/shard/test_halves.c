@@ -126,11 +126,10 @@ TEST(training_has_the_bits_of_whole_shards_in_less_memory)
 }
 
 /* A tie goes away from zero where it is computed with, and stays what it is in the shard; so do the largest numbers. */
-TEST(ties_are_gathered_away_from_zero_and_kept)
+CONTEXT_TEST(ties_are_gathered_away_from_zero_and_kept)
 {
     static const float values[NET_OUT] = {0x1.01p0f, -0x1.01p0f, 0x1.03p0f, 0x1.00fffep0f, 0x1.fffffep127f, 0x1p-149f};
     static const float gathered[NET_OUT] = {0x1.02p0f, -0x1.02p0f, 0x1.04p0f, 0x1p0f, INFINITY, 0};
-    fsdp_context *context = test_context();
     fsdp_shard_options options = options_of(true);
     fsdp_module *module = net_sharded(context, BLOCKS, &options);
     float seen[NET_OUT];
@@ -145,13 +144,11 @@ TEST(ties_are_gathered_away_from_zero_and_kept)
         CHECK_BYTES(seen, values, sizeof seen);
     }
     fsdp_module_unref(module);
-    fsdp_context_free(context);
 }
 
 /* The tensors of a model that is gone, and its optimizer, have all their bytes. */
-TEST(a_shard_outlives_its_group)
+CONTEXT_TEST(a_shard_outlives_its_group)
 {
-    fsdp_context *context = test_context();
     fsdp_shard_options options = options_of(true);
     fsdp_module *module = net_sharded(context, BLOCKS, &options);
     fsdp_tensor *bias = fsdp_tensor_ref(fsdp_module_parameter(module, "blocks.1.up.bias"));
@@ -167,7 +164,6 @@ TEST(a_shard_outlives_its_group)
     CHECK_OK(fsdp_optimizer_step(optimizer));
     fsdp_optimizer_free(optimizer);
     fsdp_tensor_unref(bias);
-    fsdp_context_free(context);
 }
 
 static fsdp_module *split_net(fsdp_context *context)
@@ -274,9 +270,8 @@ TEST(halves_that_peers_read_are_refused)
 }
 
 /* Of another dtype they would not be two halves: all stays as it was. */
-TEST(a_dtype_that_has_no_halves_changes_nothing)
+CONTEXT_TEST(a_dtype_that_has_no_halves_changes_nothing)
 {
-    fsdp_context *context = test_context();
     fsdp_shard_options options = options_of(true);
     fsdp_module *module = net_sharded(context, BLOCKS, &options);
     course before = {.count = 0}, after = {.count = 0};
@@ -289,5 +284,4 @@ TEST(a_dtype_that_has_no_halves_changes_nothing)
     read_shards(module, &after);
     CHECK_BYTES(after.shards, before.shards, (size_t)before.count * sizeof *before.shards);
     fsdp_module_unref(module);
-    fsdp_context_free(context);
 }

@@ -272,13 +272,11 @@ WAYS_TEST(a_group_stepped_when_its_gradients_land_gets_the_same_bits, WAYS_RANKS
     fsdp_module_unref(early.module);
 }
 
-TEST(a_hook_is_for_sharded_modules)
+CONTEXT_TEST(a_hook_is_for_sharded_modules)
 {
-    fsdp_context *context = test_context();
     fsdp_module *module = net_create(context, test_device(context), 1);
 
     CHECK_STATUS(fsdp_module_set_post_accumulate_grad_hook(module, step_landed, NULL, true), FSDP_STATE);
     CHECK_STATUS(fsdp_module_set_post_accumulate_grad_hook(NULL, step_landed, NULL, true), FSDP_INVALID);
     fsdp_module_unref(module);
-    fsdp_context_free(context);
 }

@@ -293,9 +293,8 @@ static fsdp_status place_nowhere(void *arg, const char *name, const fsdp_tensor 
     return FSDP_OK;
 }
 
-TEST(wrong_placements_are_refused)
+CONTEXT_TEST(wrong_placements_are_refused)
 {
-    fsdp_context *context = test_context();
     fsdp_module *block = net_block_create(context, test_device(context));
     fsdp_shard_options options = {.placement = place_at};
     int dim = 1;
@@ -310,7 +309,6 @@ TEST(wrong_placements_are_refused)
     CHECK_ERROR(fsdp_fully_shard(block, &options), FSDP_STATE, "no place");
     CHECK(!fsdp_module_is_sharded(block));
     fsdp_module_unref(block);
-    fsdp_context_free(context);
 }
 
 /* Of which every rank has columns, and no element. */

@@ -230,9 +230,8 @@ RANKS_TEST(every_parameter_has_the_name_of_its_unit, 3)
     fsdp_module_unref(module);
 }
 
-TEST(a_plain_module_is_nobodys)
+CONTEXT_TEST(a_plain_module_is_nobodys)
 {
-    fsdp_context *context = test_context();
     fsdp_module *module = net_create(context, fsdp_meta(context), 1);
     fsdp_shard_map map;
 
@@ -245,5 +244,4 @@ TEST(a_plain_module_is_nobodys)
     fsdp_shard_map_release(&map);
     fsdp_shard_map_release(NULL);
     fsdp_module_unref(module);
-    fsdp_context_free(context);
 }

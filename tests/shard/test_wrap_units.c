@@ -126,9 +126,8 @@ static json_t *load(int ranks)
     return file;
 }
 
-TEST(as_pytorch)
+CONTEXT_TEST(as_pytorch)
 {
-    fsdp_context *context = test_context();
     fsdp_module *const models[] = {my_model_create(context), enc_create(context)};
 
     for (int ranks = 2; ranks <= 4; ranks++) {
@@ -153,16 +152,13 @@ TEST(as_pytorch)
     }
     fsdp_module_unref(models[0]);
     fsdp_module_unref(models[1]);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 /* ---- sizes ---- */
 
-TEST(sizes_have_leaves_and_what_is_never_a_unit)
+CONTEXT_TEST(sizes_have_leaves_and_what_is_never_a_unit)
 {
     static const char *const layers[] = {"TransformerEncoderLayer"}, *const none[] = {NULL};
-    fsdp_context *context = test_context();
     fsdp_module *enc = enc_create(context);
     fsdp_wrap_policy policy = {.kind = FSDP_WRAP_SIZE, .min_num_params = 272};
 
@@ -184,14 +180,12 @@ TEST(sizes_have_leaves_and_what_is_never_a_unit)
                 "'experts.a' 'experts.b'");
     check_units(enc, &(fsdp_wrap_policy){.kind = FSDP_WRAP_SIZE}, "''"); /* of 100,000,000 */
     fsdp_module_unref(enc);
-    fsdp_context_free(context);
 }
 
 /* ---- the other kinds ---- */
 
-TEST(always_takes_all_that_can_be_called)
+CONTEXT_TEST(always_takes_all_that_can_be_called)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = my_model_create(context), *enc = enc_create(context);
     fsdp_wrap_policy policy = {.kind = FSDP_WRAP_ALWAYS};
     fsdp_wrap_units units;
@@ -205,7 +199,6 @@ TEST(always_takes_all_that_can_be_called)
     fsdp_wrap_units_release(&units);
     fsdp_module_unref(model);
     fsdp_module_unref(enc);
-    fsdp_context_free(context);
 }
 
 typedef struct questions {
@@ -223,9 +216,8 @@ static bool decide(void *arg, const fsdp_module *module, const char *name, bool 
     return recurse ? strcmp(name, q->leaf) != 0 : strcmp(name, q->unit) == 0;
 }
 
-TEST(a_function_is_asked_in_the_order_of_the_rule)
+CONTEXT_TEST(a_function_is_asked_in_the_order_of_the_rule)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = my_model_create(context);
     questions q = {.leaf = "block1", .unit = "block2.2"};
     fsdp_wrap_policy function = {.kind = FSDP_WRAP_FUNCTION, .decide = decide, .arg = &q};
@@ -235,13 +227,11 @@ TEST(a_function_is_asked_in_the_order_of_the_rule)
                          "+block2.2:1240 +block2.2.linear:1240 -block2.2.linear:1240 +block2.2.relu:0 "
                          "-block2.2.relu:0 -block2.2:1240 -block2:630 +output_layer:205 -output_layer:205 ");
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
-TEST(any_asks_one_after_the_other)
+CONTEXT_TEST(any_asks_one_after_the_other)
 {
     static const char *const layers[] = {"TransformerEncoderLayer"};
-    fsdp_context *context = test_context();
     fsdp_module *enc = enc_create(context);
     const fsdp_wrap_policy parts[] = {{.kind = FSDP_WRAP_CLASSES, .classes = layers, .class_count = 1},
                                       {.kind = FSDP_WRAP_SIZE, .min_num_params = 850},
@@ -254,7 +244,6 @@ TEST(any_asks_one_after_the_other)
     check_units(enc, &(fsdp_wrap_policy){.kind = FSDP_WRAP_ANY, .policies = parts + 1, .policy_count = 1},
                 "'' 'layers.0' 'layers.1' 'layers.2' 'experts.a' 'experts.b' 'head'");
     fsdp_module_unref(enc);
-    fsdp_context_free(context);
 }
 
 /* Blocks in one way, the head in another, attention not at all. */
@@ -270,10 +259,9 @@ static fsdp_status choose(void *arg, const fsdp_module *module, const char *name
     return strcmp(name, "refused") == 0 ? FSDP_FAIL(FSDP_INVALID, "it is refused") : FSDP_OK;
 }
 
-TEST(each_unit_has_options_of_its_own)
+CONTEXT_TEST(each_unit_has_options_of_its_own)
 {
     const fsdp_shard_options options = {.reshard_after_forward = FSDP_RESHARD_ALWAYS, .no_shared_memory = true};
-    fsdp_context *context = test_context();
     fsdp_module *enc = enc_create(context);
     int asked = 0;
     fsdp_wrap_policy policy = {.kind = FSDP_WRAP_CUSTOM, .choose = choose, .arg = &asked};
@@ -294,13 +282,11 @@ TEST(each_unit_has_options_of_its_own)
     wrap_tree_add(enc, "refused", fsdp_relu_create(context));
     CHECK_ERROR(fsdp_module_wrap_units(enc, &policy, NULL, 0, &units), FSDP_INVALID, "it is refused");
     fsdp_module_unref(enc);
-    fsdp_context_free(context);
 }
 
-TEST(full_precision_is_apart)
+CONTEXT_TEST(full_precision_is_apart)
 {
     static const char *const norms[] = {"LayerNorm"};
-    fsdp_context *context = test_context();
     fsdp_module *enc = enc_create(context);
     int asked = 0;
     fsdp_wrap_policy policies[] = {{.kind = FSDP_WRAP_SIZE, .min_num_params = 1240},
@@ -323,15 +309,13 @@ TEST(full_precision_is_apart)
         fsdp_wrap_units_release(&units);
     }
     fsdp_module_unref(enc);
-    fsdp_context_free(context);
 }
 
 /* ---- trees ---- */
 
-TEST(units_are_made_from_the_bottom_up)
+CONTEXT_TEST(units_are_made_from_the_bottom_up)
 {
     static const char *const parts[] = {"MySubModule", "Sequential"};
-    fsdp_context *context = test_context();
     fsdp_module *model = my_model_create(context);
     fsdp_wrap_policy policy = {.kind = FSDP_WRAP_CLASSES, .classes = parts, .class_count = 2};
     fsdp_module *ignored[] = {fsdp_module_child(model, "block1")};
@@ -352,12 +336,10 @@ TEST(units_are_made_from_the_bottom_up)
     CHECK(units.ignored[0] == fsdp_module_parameter(model, "block1.linear.weight"));
     fsdp_wrap_units_release(&units);
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
-TEST(what_is_ignored_counts_nowhere)
+CONTEXT_TEST(what_is_ignored_counts_nowhere)
 {
-    fsdp_context *context = test_context();
     fsdp_module *model = my_model_create(context);
     fsdp_tensor *weight = fsdp_module_parameter(model, "block2.2.linear.weight");
     fsdp_wrap_policy policy = {
@@ -374,14 +356,12 @@ TEST(what_is_ignored_counts_nowhere)
     policy.ignored_module_count = 1;
     CHECK_ERROR(fsdp_module_wrap_units(model, &policy, NULL, 0, &units), FSDP_INVALID, "the root itself");
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
 /* Two more parents of the module "block1". */
-TEST(a_shared_module_is_one_unit_and_a_tied_parameter_has_one)
+CONTEXT_TEST(a_shared_module_is_one_unit_and_a_tied_parameter_has_one)
 {
     static const char *const parts[] = {"MySubModule", "Linear"};
-    fsdp_context *context = test_context();
     fsdp_module *model = my_model_create(context), *shared = fsdp_module_child(model, "block1");
     const fsdp_module *linear = fsdp_module_child(model, "block2.0");
     fsdp_module *const again[] = {fsdp_module_ref(shared), fsdp_module_ref(shared)};
@@ -410,15 +390,13 @@ TEST(a_shared_module_is_one_unit_and_a_tied_parameter_has_one)
     CHECK_EQ(units.items[5].numel, 0);
     fsdp_wrap_units_release(&units);
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }
 
 /* ---- failures ---- */
 
-TEST(no_memory_is_an_error_without_a_leak)
+CONTEXT_TEST(no_memory_is_an_error_without_a_leak)
 {
     const fsdp_shard_options options = {0};
-    fsdp_context *context = test_context();
     fsdp_module *model = my_model_create(context);
     fsdp_tensor *weight = fsdp_module_parameter(model, "output_layer.weight");
     fsdp_wrap_policy policy = {
@@ -431,5 +409,4 @@ TEST(no_memory_is_an_error_without_a_leak)
         fsdp_wrap_units_release(&units);
     }
     fsdp_module_unref(model);
-    fsdp_context_free(context);
 }

@@ -114,9 +114,8 @@ RANKS_TEST(a_world_of_one_writes_everything, 1)
     fsdp_mesh_unref(mesh);
 }
 
-TEST(bad_entries_are_refused)
+CONTEXT_TEST(bad_entries_are_refused)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *tensor = make(context, 2, (const int64_t[]){2, 3}), *turned = NULL, *partial = NULL;
     fsdp_mesh *mesh = NULL;
     fsdp_state_dict *list = NULL;
@@ -149,13 +148,10 @@ TEST(bad_entries_are_refused)
     fsdp_tensor_unref(turned);
     fsdp_tensor_unref(tensor);
     fsdp_mesh_unref(mesh);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
-TEST(thousands_of_names_are_found)
+CONTEXT_TEST(thousands_of_names_are_found)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *tensor = make(context, 1, (const int64_t[]){1});
     fsdp_state_dict *list = NULL;
     char name[32];
@@ -172,12 +168,10 @@ TEST(thousands_of_names_are_found)
     CHECK_NULL(fsdp_state_dict_find(list, "layers.5000.weight"));
     fsdp_state_dict_free(list);
     fsdp_tensor_unref(tensor);
-    fsdp_context_free(context);
 }
 
-TEST(adding_survives_every_failed_allocation)
+CONTEXT_TEST(adding_survives_every_failed_allocation)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *tensor = make(context, 1, (const int64_t[]){3});
 
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
@@ -198,6 +192,4 @@ TEST(adding_survives_every_failed_allocation)
         fsdp_state_dict_free(list);
     }
     fsdp_tensor_unref(tensor);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }

@@ -53,11 +53,10 @@ static fsdp_module *make_tree(fsdp_context *context)
     return &root->base;
 }
 
-TEST(names_are_dotted_and_tied_parameters_come_once)
+CONTEXT_TEST(names_are_dotted_and_tied_parameters_come_once)
 {
     static const char *const names[] = {"weight",          "mean",          "blocks.0.weight", "blocks.0.other",
                                         "blocks.1.weight", "blocks.1.other"};
-    fsdp_context *context = test_context();
     fsdp_module *tree = make_tree(context);
     fsdp_state_dict *list = NULL;
 
@@ -76,14 +75,11 @@ TEST(names_are_dotted_and_tied_parameters_come_once)
     CHECK_STRING(list->entries[0].name, "weight");
     fsdp_state_dict_free(list);
     fsdp_module_unref(tree);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 /* While a sharded module is kept whole, its fields name tensors of this kind of memory. */
-TEST(gathered_parameters_are_refused)
+CONTEXT_TEST(gathered_parameters_are_refused)
 {
-    fsdp_context *context = test_context();
     fsdp_module *tree = make_tree(context);
     fsdp__parameter_slot *slot = &fsdp_module_child(tree, "blocks.0")->parts->parameters[0];
     fsdp_tensor *shard = *slot->slot, *whole = NULL;
@@ -101,13 +97,10 @@ TEST(gathered_parameters_are_refused)
     fsdp_state_dict_free(list);
     fsdp_tensor_unref(whole);
     fsdp_module_unref(tree);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
-TEST(it_survives_every_failed_allocation)
+CONTEXT_TEST(it_survives_every_failed_allocation)
 {
-    fsdp_context *context = test_context();
     fsdp_module *tree = make_tree(context);
 
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
@@ -120,6 +113,4 @@ TEST(it_survives_every_failed_allocation)
     }
     CHECK_STATUS(fsdp_state_dict_from_module(NULL, &(fsdp_state_dict *){NULL}), FSDP_INVALID);
     fsdp_module_unref(tree);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }

@@ -53,6 +53,11 @@
         name##_of(*state);                        \
     }                                             \
     static void name##_of(__attribute__((unused)) parameter)
+/* Hands the case a context, `context`, with a scope; and frees it, of whose devices no byte must be in use when the
+ * scope has ended, but for streams' workspace. */
+#define CONTEXT_TEST(name) TEST_OF(name, test_context_setup, test_context_teardown, fsdp_context *context)
+int test_context_setup(void **state);
+int test_context_teardown(void **state);
 /* Gives a file another function than one that runs its cases: it returns what main() would. */
 #define TEST_FILE(function)                                                   \
     __attribute__((constructor)) static void add_this_file(void)              \

@@ -200,10 +200,8 @@ static fsdp_tensor *tensor_of(fsdp_context *context, const example *e)
     return t;
 }
 
-TEST(tensors_print_as_pytorch_prints_them)
+CONTEXT_TEST(tensors_print_as_pytorch_prints_them)
 {
-    fsdp_context *context = test_context();
-
     for (size_t i = 0; i < sizeof examples / sizeof examples[0]; i++) {
         fsdp_tensor *t;
         char *text;
@@ -217,13 +215,10 @@ TEST(tensors_print_as_pytorch_prints_them)
         CHECK_EQ(test_live_bytes(context), live);
         fsdp_scope_end(context, NULL);
     }
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
-TEST(a_view_prints_its_own_elements)
+CONTEXT_TEST(a_view_prints_its_own_elements)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *t = tensor_of(context, &(example){FSDP_I64, IOTA, 2, {3, 4}, {0}, ""}), *view = NULL;
     char *text;
 
@@ -231,12 +226,10 @@ TEST(a_view_prints_its_own_elements)
     text = printed(view);
     CHECK_STRING(text, "tensor([[ 0,  4,  8],\n        [ 1,  5,  9],\n        [ 2,  6, 10],\n        [ 3,  7, 11]])\n");
     fsdp_tensor_unref(view);
-    fsdp_context_free(context);
 }
 
-TEST(meta_tensors_print_their_shape)
+CONTEXT_TEST(meta_tensors_print_their_shape)
 {
-    fsdp_context *context = test_context();
     fsdp_device *meta = fsdp_meta(context);
     char *text;
 
@@ -246,12 +239,10 @@ TEST(meta_tensors_print_their_shape)
     CHECK_STRING(text, "tensor(..., device='meta', size=(1001,), dtype=torch.bfloat16)\n");
     text = printed(CHECK_PTR(fsdp_empty(meta, FSDP_I64, 0, NULL)));
     CHECK_STRING(text, "tensor(..., device='meta', size=(), dtype=torch.int64)\n");
-    fsdp_context_free(context);
 }
 
-TEST(a_failed_write_is_reported)
+CONTEXT_TEST(a_failed_write_is_reported)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *t = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(3)));
     FILE *full = fopen("/dev/full", "w");
 
@@ -262,12 +253,10 @@ TEST(a_failed_write_is_reported)
     CHECK_ERROR(fsdp_tensor_print(NULL, stdout), FSDP_IO,
                 "the tensor is NULL; the last error before that: cannot print");
     CHECK_STATUS(fsdp_tensor_print(t, NULL), FSDP_INVALID);
-    fsdp_context_free(context);
 }
 
-TEST(any_allocation_may_fail)
+CONTEXT_TEST(any_allocation_may_fail)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *t = tensor_of(context, &(example){FSDP_F32, EIGHTHS, 3, {8, 9, 15}, {0}, ""});
     int64_t live = test_live_bytes(context);
     FILE *nowhere = fopen("/dev/null", "w");
@@ -279,5 +268,4 @@ TEST(any_allocation_may_fail)
         CHECK_EQ(t->storage->refs, 1);
     }
     fclose(nowhere);
-    fsdp_context_free(context);
 }

@@ -4,9 +4,8 @@
 #include "device/device.h"
 #include "support/test.h"
 
-TEST(views_survive_drop_and_restore)
+CONTEXT_TEST(views_survive_drop_and_restore)
 {
-    fsdp_context *context = test_context();
     fsdp__storage *storage = NULL;
     fsdp_tensor *whole = NULL, *row = NULL;
     float values[15], back[5];
@@ -35,12 +34,10 @@ TEST(views_survive_drop_and_restore)
     }
     fsdp_tensor_unref(whole);
     fsdp_tensor_unref(row);
-    fsdp_context_free(context);
 }
 
-TEST(dropped_bytes_are_not_read)
+CONTEXT_TEST(dropped_bytes_are_not_read)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *a = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(2, 3)));
     fsdp_tensor *b = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(2, 3)));
     float values[6];
@@ -53,7 +50,6 @@ TEST(dropped_bytes_are_not_read)
     CHECK_STATUS(fsdp_tensor_copy_(a, b), FSDP_STATE);
     CHECK_STATUS(fsdp_tensor_copy_(b, a), FSDP_STATE);
     CHECK_STATUS(fsdp_tensor_print(a, stdout), FSDP_STATE);
-    fsdp_context_free(context);
 }
 
 static void note_release(void *arg, void *data)
@@ -63,9 +59,8 @@ static void note_release(void *arg, void *data)
     *released = data;
 }
 
-TEST(adopted_bytes_go_back_to_their_owner)
+CONTEXT_TEST(adopted_bytes_go_back_to_their_owner)
 {
-    fsdp_context *context = test_context();
     fsdp__storage *storage = NULL;
     _Alignas(64) float bytes[16] = {1, 2};
     void *released = NULL;
@@ -92,12 +87,10 @@ TEST(adopted_bytes_go_back_to_their_owner)
     fsdp__storage_adopt(storage, bytes, note_release, &released);
     fsdp__storage_unref(storage); /* the last reference drops */
     CHECK(released == bytes);
-    fsdp_context_free(context);
 }
 
-TEST(empty_storages_come_and_go_too)
+CONTEXT_TEST(empty_storages_come_and_go_too)
 {
-    fsdp_context *context = test_context();
     fsdp__storage *storage = NULL;
     fsdp_tensor *t = NULL;
 
@@ -112,7 +105,6 @@ TEST(empty_storages_come_and_go_too)
     fsdp_tensor_unref(t);
     fsdp__storage_unref(storage);
     fsdp__storage_unref(NULL);
-    fsdp_context_free(context);
 }
 
 typedef struct guarded {
@@ -137,9 +129,8 @@ static fsdp_status before_write(void *arg, fsdp__storage *storage)
     return FSDP_OK;
 }
 
-TEST(who_writes_says_so_first)
+CONTEXT_TEST(who_writes_says_so_first)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *t = CHECK_PTR(fsdp_full(test_device(context), FSDP_F32, FSDP_SHAPE(3, 5), 1));
     fsdp_tensor *other = CHECK_PTR(fsdp_full(test_device(context), FSDP_F32, FSDP_SHAPE(2, 5), 4)), *rows = NULL;
     float values[15] = {2}, back[15];
@@ -169,13 +160,11 @@ TEST(who_writes_says_so_first)
     CHECK_OK(fsdp_tensor_read(t, FSDP_F32, values));
     CHECK_BYTES(values, back, sizeof back);
     fsdp_tensor_unref(rows);
-    fsdp_context_free(context);
 }
 
 /* Peers of a rank without elements may wait for it. */
-TEST(a_write_of_no_elements_is_told_too)
+CONTEXT_TEST(a_write_of_no_elements_is_told_too)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *t = CHECK_PTR(fsdp_empty(test_device(context), FSDP_F32, FSDP_SHAPE(0, 5)));
     guarded g = {.writes = 0};
 
@@ -184,7 +173,6 @@ TEST(a_write_of_no_elements_is_told_too)
     CHECK_OK(fsdp_tensor_fill_(t, 1));
     CHECK_OK(fsdp_tensor_copy_(t, t));
     CHECK_EQ(g.writes, 3);
-    fsdp_context_free(context);
 }
 
 TEST(any_allocation_may_fail)

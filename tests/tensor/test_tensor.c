@@ -3,9 +3,8 @@
 
 #include "support/test.h"
 
-TEST(a_new_tensor_is_contiguous_and_counted)
+CONTEXT_TEST(a_new_tensor_is_contiguous_and_counted)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *t = NULL;
     fsdp_memory_stats stats;
 
@@ -25,13 +24,10 @@ TEST(a_new_tensor_is_contiguous_and_counted)
     fsdp_device_memory(test_device(context), &stats);
     CHECK_EQ(stats.live_bytes[FSDP_MEMORY_GRADIENT], 64);
     fsdp_tensor_unref(t);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
-TEST(a_tensor_lives_as_long_as_its_last_reference)
+CONTEXT_TEST(a_tensor_lives_as_long_as_its_last_reference)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *t = NULL;
 
     CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_F32, FSDP_SHAPE(5), FSDP_MEMORY_ACTIVATION, &t));
@@ -42,12 +38,10 @@ TEST(a_tensor_lives_as_long_as_its_last_reference)
     CHECK_EQ(test_live_bytes(context), 0);
     CHECK_NULL(fsdp_tensor_ref(NULL));
     fsdp_tensor_unref(NULL);
-    fsdp_context_free(context);
 }
 
-TEST(scalars_and_empty_tensors_are_tensors)
+CONTEXT_TEST(scalars_and_empty_tensors_are_tensors)
 {
-    fsdp_context *context = test_context();
     fsdp_device *devices[2] = {test_device(context), fsdp_meta(context)};
 
     for (int d = 0; d < 2; d++) {
@@ -70,12 +64,10 @@ TEST(scalars_and_empty_tensors_are_tensors)
         CHECK_PTR(fsdp_from_data(devices[d], FSDP_U8, FSDP_SHAPE(0), NULL));
         CHECK_EQ(test_live_bytes(context), d ? 128 : 64); /* the scalars alone */
     }
-    fsdp_context_free(context);
 }
 
-TEST(a_meta_tensor_has_a_shape_and_no_bytes)
+CONTEXT_TEST(a_meta_tensor_has_a_shape_and_no_bytes)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *t = CHECK_PTR(fsdp_zeros(fsdp_meta(context), FSDP_F32, FSDP_SHAPE(1000, 1001)));
     fsdp_memory_stats stats;
     double value;
@@ -88,12 +80,10 @@ TEST(a_meta_tensor_has_a_shape_and_no_bytes)
                 "cannot read a tensor of shape (1000, 1001): a meta tensor has no bytes");
     CHECK_PTR(fsdp_from_data(fsdp_meta(context), FSDP_F32, FSDP_SHAPE(2), (float[]){1, 2}));
     CHECK_OK(fsdp_tensor_copy_(t, t));
-    fsdp_context_free(context);
 }
 
-TEST(bad_shapes_are_refused)
+CONTEXT_TEST(bad_shapes_are_refused)
 {
-    fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
     const int64_t big[] = {INT64_MAX / 2, 3}, shape[] = {1, 1, 1, 1, 1, 1, 1};
     fsdp_tensor *t = NULL;
@@ -122,8 +112,6 @@ TEST(bad_shapes_are_refused)
     CHECK_EQ(fsdp_last_status(), FSDP_INVALID);
     CHECK_NULL(t);
     CHECK_NULL(fsdp__empty_like(NULL, FSDP_F32));
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
 static void add_one(void *state)
@@ -131,9 +119,8 @@ static void add_one(void *state)
     ++*(int *)state;
 }
 
-TEST(what_hangs_on_a_tensor_dies_with_it)
+CONTEXT_TEST(what_hangs_on_a_tensor_dies_with_it)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *t = NULL, *alias = NULL;
     int freed = 0;
 
@@ -146,7 +133,6 @@ TEST(what_hangs_on_a_tensor_dies_with_it)
     CHECK_EQ(freed, 0);
     fsdp_tensor_unref(t);
     CHECK_EQ(freed, 2);
-    fsdp_context_free(context);
 }
 
 /* Every constructor with every allocation failing once; on a context whose tables are still empty. */
@@ -190,14 +176,12 @@ TEST(any_allocation_may_fail)
     }
 }
 
-TEST(counted_and_unit_tensors)
+CONTEXT_TEST(counted_and_unit_tensors)
 {
-    fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
     int32_t values[9];
     float floats[3];
 
-    CHECK_OK(fsdp_scope_begin(context));
     CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_arange(device, FSDP_I32, 3, -4, -3)), FSDP_I32, values));
     CHECK_BYTES(values, ((const int32_t[]){3, 0, -3}), 3 * sizeof *values);
     CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_arange(device, FSDP_BF16, 1, 6, 2)), FSDP_F32, floats));
@@ -212,6 +196,4 @@ TEST(counted_and_unit_tensors)
     CHECK_NULL(fsdp_arange(device, FSDP_I32, INT64_MIN, INT64_MAX, 1));
     CHECK_CONTAINS(fsdp_last_error(), "too many");
     CHECK_NULL(fsdp_eye(device, FSDP_I32, -1));
-    fsdp_scope_end(context, NULL);
-    fsdp_context_free(context);
 }

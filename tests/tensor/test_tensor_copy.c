@@ -6,10 +6,9 @@
 
 #include "support/test.h"
 
-TEST(what_is_written_is_read)
+CONTEXT_TEST(what_is_written_is_read)
 {
     static const fsdp_dtype dtypes[] = {FSDP_F32, FSDP_BF16, FSDP_F16, FSDP_I32, FSDP_I64, FSDP_U8};
-    fsdp_context *context = test_context();
     float values[15], back[15];
 
     for (int i = 0; i < 15; i++)
@@ -25,12 +24,10 @@ TEST(what_is_written_is_read)
         for (int i = 0; i < 15; i++)
             CHECK_EQ(integers[i], i * 16);
     }
-    fsdp_context_free(context);
 }
 
-TEST(strided_views_are_read_and_written_in_row_major_order)
+CONTEXT_TEST(strided_views_are_read_and_written_in_row_major_order)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *t = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(4, 5))), *turned = NULL,
                 *part = NULL;
     float back[6], data[20];
@@ -48,12 +45,10 @@ TEST(strided_views_are_read_and_written_in_row_major_order)
     CHECK_BYTES(back, ((float[]){1, 2, 3, 4, 5, 6}), sizeof back);
     fsdp_tensor_unref(turned);
     fsdp_tensor_unref(part);
-    fsdp_context_free(context);
 }
 
-TEST(copies_cast_and_add)
+CONTEXT_TEST(copies_cast_and_add)
 {
-    fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
     fsdp_tensor *a = CHECK_PTR(fsdp_from_data(device, FSDP_F32, FSDP_SHAPE(2, 3), (float[]){1, 2, 3, 4, 5, 6}));
     fsdp_tensor *b = CHECK_PTR(fsdp_full(device, FSDP_BF16, FSDP_SHAPE(3, 2), 10)), *turned = NULL;
@@ -72,12 +67,10 @@ TEST(copies_cast_and_add)
     CHECK_OK(fsdp_tensor_read(integers, FSDP_F32, back));
     CHECK_BYTES(back, ((float[]){1, 2, 3, 4, 5, 6}), sizeof back);
     fsdp_tensor_unref(turned);
-    fsdp_context_free(context);
 }
 
-TEST(copies_that_make_no_sense_are_refused)
+CONTEXT_TEST(copies_that_make_no_sense_are_refused)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *a = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(2, 3)));
     fsdp_tensor *b = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(3, 2)));
     fsdp_tensor *m = CHECK_PTR(fsdp_zeros(fsdp_meta(context), FSDP_F32, FSDP_SHAPE(2, 3))), *repeated = NULL;
@@ -103,12 +96,10 @@ TEST(copies_that_make_no_sense_are_refused)
     CHECK_NULL(fsdp_full(test_device(context), FSDP_I64, FSDP_SHAPE(2), 0x1p63));
     CHECK_NULL(fsdp_full(test_device(context), FSDP_U8, FSDP_SHAPE(2), NAN));
     CHECK_NULL(fsdp_full(test_device(context), FSDP_U8, FSDP_SHAPE(2), 256));
-    fsdp_context_free(context);
 }
 
-TEST(fill_reaches_every_element_of_a_view_and_no_other)
+CONTEXT_TEST(fill_reaches_every_element_of_a_view_and_no_other)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *t = CHECK_PTR(fsdp_full(test_device(context), FSDP_I32, FSDP_SHAPE(3, 4, 5), 1)), *part = NULL;
     int32_t values[60];
     int sum = 0;
@@ -123,12 +114,10 @@ TEST(fill_reaches_every_element_of_a_view_and_no_other)
     CHECK_EQ(sum, 30 - 90);
     fsdp_tensor_unref(part);
     CHECK_EQ(test_live_bytes(context), 256);
-    fsdp_context_free(context);
 }
 
-TEST(item_reads_the_only_element)
+CONTEXT_TEST(item_reads_the_only_element)
 {
-    fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
     double value = 0;
 
@@ -143,12 +132,10 @@ TEST(item_reads_the_only_element)
     CHECK_STATUS(fsdp_tensor_item(CHECK_PTR(fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(0))), &value), FSDP_INVALID);
     CHECK_STATUS(fsdp_tensor_item(CHECK_PTR(fsdp_zeros(fsdp_meta(context), FSDP_F32, 0, NULL)), &value), FSDP_INVALID);
     CHECK_STATUS(fsdp_tensor_item(NULL, &value), FSDP_INVALID);
-    fsdp_context_free(context);
 }
 
-TEST(who_is_given_the_null_of_a_failed_expression_tells_why_it_failed)
+CONTEXT_TEST(who_is_given_the_null_of_a_failed_expression_tells_why_it_failed)
 {
-    fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
     fsdp_tensor *zeros = CHECK_PTR(fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(2)));
     double value = 0;
@@ -177,12 +164,10 @@ TEST(who_is_given_the_null_of_a_failed_expression_tells_why_it_failed)
         CHECK_EQ(status, FSDP_INVALID);
         CHECK(!strstr(fsdp_last_error(), "-3"));
     }
-    fsdp_context_free(context);
 }
 
-TEST(overlapping_views_are_not_copied)
+CONTEXT_TEST(overlapping_views_are_not_copied)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *t = CHECK_PTR(
         fsdp_from_data(test_device(context), FSDP_F32, FSDP_SHAPE(3, 3), (float[]){1, 2, 3, 4, 5, 6, 7, 8, 9}));
     fsdp_tensor *turned = NULL, *rows[3] = {NULL}, *column = NULL;
@@ -215,7 +200,6 @@ TEST(overlapping_views_are_not_copied)
         fsdp_tensor_unref(rows[i]);
     fsdp_tensor_unref(column);
     fsdp_tensor_unref(turned);
-    fsdp_context_free(context);
 }
 
 typedef struct peeked {
@@ -238,9 +222,8 @@ static fsdp_status peek(const void *arg, void *const *data)
     return FSDP_OK;
 }
 
-TEST(a_kernel_cannot_read_or_write_a_tensor_behind_itself)
+CONTEXT_TEST(a_kernel_cannot_read_or_write_a_tensor_behind_itself)
 {
-    fsdp_context *context = test_context();
     fsdp_device *device = test_device(context);
     bool waits = !fsdp__stream_is_inline(fsdp_device_stream(device));
     fsdp_tensor *given = CHECK_PTR(fsdp_zeros(device, FSDP_F32, FSDP_SHAPE(1)));
@@ -253,12 +236,10 @@ TEST(a_kernel_cannot_read_or_write_a_tensor_behind_itself)
     CHECK_CONTAINS(p.message, waits ? "cannot write a tensor: called from the stream's own work" : "");
     CHECK_OK(fsdp_tensor_item(p.tensor, &p.value));
     CHECK_NEAR(p.value, waits ? 7 : 8, 0);
-    fsdp_context_free(context);
 }
 
-TEST(any_allocation_may_fail)
+CONTEXT_TEST(any_allocation_may_fail)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *t = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_F32, FSDP_SHAPE(4, 6))), *part = NULL;
     int64_t live = test_live_bytes(context);
 
@@ -275,5 +256,4 @@ TEST(any_allocation_may_fail)
         CHECK_EQ(test_live_bytes(context), live);
     }
     fsdp_tensor_unref(part);
-    fsdp_context_free(context);
 }

@@ -32,7 +32,7 @@ static void check_shape(const fsdp_tensor *t, int ndim, const int64_t *shape)
         CHECK_EQ(fsdp_tensor_size(t, d), shape[d]);
 }
 
-TEST(reshape_keeps_the_order_of_elements)
+CONTEXT_TEST(reshape_keeps_the_order_of_elements)
 {
     static const struct {
         int ndim;
@@ -46,7 +46,6 @@ TEST(reshape_keeps_the_order_of_elements)
         {4, {5, 1, 2, 3}, {5, 1, 2, 3}},
         {6, {1, 2, 3, 1, 5, 1}, {1, 2, 3, 1, 5, 1}},
     };
-    fsdp_context *context = test_context();
     fsdp_tensor *t = iota(context, FSDP_SHAPE(2, 3, 5));
     float expected[30];
 
@@ -61,13 +60,11 @@ TEST(reshape_keeps_the_order_of_elements)
         check_values(view, expected);
         fsdp_tensor_unref(view);
     }
-    fsdp_context_free(context);
 }
 
 /* A transposed matrix can be viewed where a dimension is only split or 1s are added, not where two are joined. */
-TEST(reshape_of_strided_views_works_where_strides_allow)
+CONTEXT_TEST(reshape_of_strided_views_works_where_strides_allow)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *t = iota(context, FSDP_SHAPE(4, 6)), *turned = NULL, *split = NULL, *none = NULL, *part = NULL;
     int64_t zero[] = {0, 1}, shape[] = {3, 4};
     float expected[24];
@@ -98,12 +95,10 @@ TEST(reshape_of_strided_views_works_where_strides_allow)
     fsdp_tensor_unref(split);
     fsdp_tensor_unref(part);
     fsdp_tensor_unref(turned);
-    fsdp_context_free(context);
 }
 
-TEST(a_wrong_number_of_elements_is_refused)
+CONTEXT_TEST(a_wrong_number_of_elements_is_refused)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *t = iota(context, FSDP_SHAPE(2, 3)), *empty = iota(context, FSDP_SHAPE(0, 3)), *view = NULL;
 
     CHECK_ERROR(fsdp__view_reshape(t, FSDP_SHAPE(4, 2), &view), FSDP_INVALID,
@@ -124,12 +119,10 @@ TEST(a_wrong_number_of_elements_is_refused)
     CHECK_OK(fsdp__view_reshape(iota(context, FSDP_SHAPE(1, 1)), 0, NULL, &view));
     CHECK_EQ(fsdp_tensor_ndim(view), 0);
     fsdp_tensor_unref(view);
-    fsdp_context_free(context);
 }
 
-TEST(transpose_and_narrow_move_through_the_same_bytes)
+CONTEXT_TEST(transpose_and_narrow_move_through_the_same_bytes)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *t = iota(context, FSDP_SHAPE(2, 3, 4)), *turned = NULL, *part = NULL, *none = NULL;
 
     CHECK_OK(fsdp__view_transpose(t, 0, -1, &turned));
@@ -150,12 +143,10 @@ TEST(transpose_and_narrow_move_through_the_same_bytes)
     CHECK_STATUS(fsdp__view_transpose(t, 0, -4, &none), FSDP_INVALID);
     CHECK_NULL(none);
     fsdp_tensor_unref(turned);
-    fsdp_context_free(context);
 }
 
-TEST(a_view_may_not_leave_its_storage)
+CONTEXT_TEST(a_view_may_not_leave_its_storage)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *t = iota(context, FSDP_SHAPE(10)), *view = NULL;
     int64_t strides[] = {5, 2}, negative[] = {-1, 1}, huge[] = {INT64_MAX, 1};
 
@@ -175,12 +166,10 @@ TEST(a_view_may_not_leave_its_storage)
     CHECK_NULL(fsdp_tensor_data(view));
     fsdp_tensor_unref(view);
     CHECK_EQ(t->storage->refs, 1);
-    fsdp_context_free(context);
 }
 
-TEST(a_view_keeps_the_storage)
+CONTEXT_TEST(a_view_keeps_the_storage)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *t = NULL, *view = NULL;
 
     CHECK_OK(fsdp_tensor_create(test_device(context), FSDP_F32, FSDP_SHAPE(100), FSDP_MEMORY_ACTIVATION, &t));
@@ -190,13 +179,10 @@ TEST(a_view_keeps_the_storage)
     CHECK_EQ(test_live_bytes(context), 448);
     check_values(view, (float[]){7, 7, 7});
     fsdp_tensor_unref(view);
-    CHECK_EQ(test_live_bytes(context), 0);
-    fsdp_context_free(context);
 }
 
-TEST(any_allocation_may_fail)
+CONTEXT_TEST(any_allocation_may_fail)
 {
-    fsdp_context *context = test_context();
     fsdp_tensor *t = iota(context, FSDP_SHAPE(4, 6));
 
     for (int which = 0; which < 4; which++) {
@@ -213,5 +199,4 @@ TEST(any_allocation_may_fail)
             CHECK_EQ(t->storage->refs, 1);
         }
     }
-    fsdp_context_free(context);
 }

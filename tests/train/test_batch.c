@@ -127,15 +127,13 @@ TEST(a_model_learns_from_files_on_several_ranks)
     pictures_free(&p);
 }
 
-TEST(a_field_that_is_none_is_refused)
+CONTEXT_TEST(a_field_that_is_none_is_refused)
 {
-    fsdp_context *context = test_context();
     const fsdp_data_batch empty = {0};
 
     CHECK_NULL(fsdp_batch_tensor(test_device(context), &empty, 0));
     CHECK_CONTAINS(fsdp_last_error(), "a batch of 0 fields has no field 0");
     CHECK_NULL(fsdp_batch_tensor(test_device(context), NULL, 0));
-    fsdp_context_free(context);
 }
 
 #ifdef FSDP_HAVE_FAKECUDA
