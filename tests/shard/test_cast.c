@@ -91,9 +91,7 @@ WAYS_TEST(residences_agree_over_writes, WAYS_ALONE)
         ways_backward(run, module, 3 * step + 1);
         ways_step(optimizer);
     }
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_end(run, module, optimizer);
 }
 
 /* Rows that lie apart are cast by the gather. */

@@ -125,9 +125,7 @@ static void train(way_run *run, fsdp_module *module)
         CHECK(before == 0 || test_live_bytes(module->context) == before);
         before = test_live_bytes(module->context);
     }
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_end(run, module, optimizer);
 }
 
 static void train_both(fsdp_context *context, way_run *run)

@@ -317,9 +317,7 @@ static void train_coded(fsdp_context *context, way_run *run)
         if (step == 1 && fsdp_context_rank(context) == run->world - 1) /* alone */
             CHECK_OK(fsdp_tensor_fill_(CHECK_PTR(fsdp_module_parameter(module, "head.weight")), 0.5));
     }
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_end(run, module, optimizer);
 }
 
 TEST(residences_and_streams_change_no_bit)

@@ -79,9 +79,7 @@ WAYS_TEST(parameters_may_be_frozen_and_thawed_at_any_time, WAYS_EQUAL_PLAIN | WA
     note_gradients(run, module);
     freeze(module, 0);
     backward_and_step(run, module, optimizer, 5); /* adds to what is there, where it is */
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_end(run, module, optimizer);
 }
 
 static fsdp_status give_up(fsdp_node *node, fsdp_tensor *const *grads)
@@ -122,9 +120,7 @@ WAYS_TEST(what_failed_before_a_freeze_is_not_seen_after_it, WAYS_EQUAL_PLAIN | W
         freeze(module, frozen[i]);
         backward_and_step(run, module, optimizer, i);
     }
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_end(run, module, optimizer);
 }
 
 /* Unreduced gradients of what is frozen before the next backward are reduced all the same. */
@@ -255,9 +251,7 @@ static void train_ignoring(fsdp_context *context, way_run *run)
         note_gradients(run, module);
         ways_step(optimizer);
     }
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_end(run, module, optimizer);
 }
 
 TEST(what_is_ignored_is_the_callers_business)

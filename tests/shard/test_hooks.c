@@ -197,9 +197,7 @@ static void hook_one_rank(fsdp_context *context, way_run *run)
         note_gradients(run, module);
         ways_step(optimizer);
     }
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_end(run, module, optimizer);
 }
 
 TEST(a_hook_on_one_rank_disturbs_nobody)
@@ -261,9 +259,7 @@ WAYS_TEST(a_gradient_of_an_operation_on_the_shard_is_distributed, WAYS_RANKS_AGR
         ways_step(optimizer);
     }
     fsdp_parameters_release(&shards);
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_end(run, module, optimizer);
 }
 
 /* ---- what one rank does between uses ---- */
@@ -292,9 +288,7 @@ static void reshard_on_one(fsdp_context *context, way_run *run)
         if (step > 0)
             ways_step(optimizer);
     }
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_end(run, module, optimizer);
 }
 
 TEST(one_rank_may_reshard_after_an_evaluation)
@@ -349,9 +343,7 @@ static void write_in_window(fsdp_context *context, way_run *run)
         note_gradients(run, module);
         ways_step(optimizer);
     }
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_end(run, module, optimizer);
 }
 
 TEST(what_one_rank_writes_in_a_window_is_gathered_by_all)

@@ -333,9 +333,7 @@ static void accumulate(fsdp_context *context, way_run *run)
         note_gradients(run, module);
         ways_step(optimizer);
     }
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_end(run, module, optimizer);
     fsdp_mesh_unref(mesh);
 }
 

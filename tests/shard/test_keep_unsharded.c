@@ -39,9 +39,7 @@ static void evaluate_and_train(fsdp_context *context, way_run *run)
         note_gradients(run, module);
         ways_step(optimizer);
     }
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_end(run, module, optimizer);
 }
 
 TEST(evaluations_and_steps_are_the_same)

@@ -153,10 +153,7 @@ static void reserve_and_reduce(fsdp_context *context, way_run *run)
     ways_backward(run, module, 3);
     CHECK_OK(fsdp_backward(reserved));
     fsdp_tensor_unref(reserved);
-    ways_step(optimizer);
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_last_step(run, module, optimizer);
 }
 
 TEST(a_reserved_gradient_outlives_other_backwards)

@@ -77,9 +77,7 @@ static void train_by_methods(fsdp_context *context, way_run *run)
         ways_step(optimizer);
         ways_evaluate(run, module, step);
     }
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_end(run, module, optimizer);
 }
 
 TEST(a_method_is_a_forward_to_the_engine)

@@ -118,9 +118,7 @@ static void evaluate_in_backward(fsdp_context *context, way_run *run)
         note_gradients(run, module);
         ways_step(optimizer);
     }
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_end(run, module, optimizer);
 }
 
 TEST(a_hook_on_the_output_may_evaluate_the_model)
@@ -221,9 +219,7 @@ static void backward_in_forward(fsdp_context *context, way_run *run)
         note_gradients(run, module);
         ways_step(optimizer);
     }
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_end(run, module, optimizer);
 }
 
 TEST(a_root_goes_on_after_a_backward_inside_its_forward)
@@ -279,9 +275,7 @@ static void call_itself(fsdp_context *context, way_run *run)
         note_gradients(run, module);
         ways_step(optimizer);
     }
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_end(run, module, optimizer);
 }
 
 TEST(a_module_that_calls_itself_goes_on_with_its_parameters)

@@ -82,9 +82,7 @@ static void train_placed(fsdp_context *context, way_run *run)
         ways_step(optimizer);
         CHECK_OK(fsdp_tensor_fill_(weight, 0.125 * (step + 1)));
     }
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_end(run, module, optimizer);
 }
 
 TEST(any_dimension_trains_like_the_plain_model)

@@ -440,9 +440,7 @@ WAYS_TEST(after_a_failed_recomputation_the_model_trains_on, WAYS_RANKS_AGREE)
             live = test_live_bytes(context);
         CHECK_EQ(test_live_bytes(context), live);
     }
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_end(run, module, optimizer);
 }
 
 /* ---- who lives how long ---- */

@@ -92,10 +92,7 @@ static void read_and_write(fsdp_context *context, way_run *run)
     dawdle(context, run);
     end_summon(run, net_block_at(module, 1));
     ways_backward(run, module, 1);
-    ways_step(optimizer);
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_last_step(run, module, optimizer);
 }
 
 TEST(what_is_written_is_what_a_plain_model_would_have)

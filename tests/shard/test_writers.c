@@ -42,9 +42,7 @@ WAYS_TEST(a_step_waits_for_peers_that_read_the_whole_parameters, WAYS_RANKS_AGRE
             CHECK_OK(fsdp_module_reshard_all(module));
         ways_step(optimizer);
     }
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_end(run, module, optimizer);
 }
 
 /* The slow rank's head has all gathers behind it. */
@@ -101,9 +99,7 @@ static void validate_before_step(fsdp_context *context, way_run *run)
     ways_step(optimizer);
     fsdp_scope_end(context, NULL);
     CHECK_NEAR(loss, expected, 0);
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_end(run, module, optimizer);
 }
 
 TEST(a_step_waits_for_peers_in_a_forward_without_backward)
@@ -228,9 +224,7 @@ WAYS_TEST(every_writer_makes_kept_parameters_stale, WAYS_ALONE)
         CHECK(after != before);
         note(context, run, &after, 1);
     }
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_end(run, module, optimizer);
 }
 
 static void write_on_one_rank(fsdp_context *context, way_run *run)
@@ -380,10 +374,7 @@ WAYS_TEST(a_write_while_the_module_runs_is_refused_by_name, WAYS_RANKS_AGREE | W
         block->type = &hooking_type;
     ways_backward(run, module, 1);
     CHECK_EQ(w->refused, run->way ? 3 : 0);
-    ways_step(optimizer);
-    note_weights(run, module);
-    fsdp_optimizer_free(optimizer);
-    fsdp_module_unref(module);
+    ways_last_step(run, module, optimizer);
 }
 
 WAYS_TEST(a_write_to_the_whole_parameter_is_refused_by_name, WAYS_RANKS_AGREE)

@@ -133,6 +133,19 @@ void ways_step(fsdp_optimizer *optimizer)
     CHECK_OK(fsdp_optimizer_zero_grad(optimizer));
 }
 
+void ways_end(way_run *run, fsdp_module *module, fsdp_optimizer *optimizer)
+{
+    note_weights(run, module);
+    fsdp_optimizer_free(optimizer);
+    fsdp_module_unref(module);
+}
+
+void ways_last_step(way_run *run, fsdp_module *module, fsdp_optimizer *optimizer)
+{
+    ways_step(optimizer);
+    ways_end(run, module, optimizer);
+}
+
 /* ---- running it ---- */
 
 typedef struct ways_call {

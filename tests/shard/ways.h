@@ -64,6 +64,9 @@ void ways_backward(const way_run *run, fsdp_module *module, int step);
 float ways_evaluate(const way_run *run, fsdp_module *module, int step);
 fsdp_optimizer *ways_optimizer(fsdp_module *module);
 void ways_step(fsdp_optimizer *optimizer);
+/* Notes the weights that a run ends with, and frees both; after one more step. */
+void ways_end(way_run *run, fsdp_module *module, fsdp_optimizer *optimizer);
+void ways_last_step(way_run *run, fsdp_module *module, fsdp_optimizer *optimizer);
 
 /* ---- running it ---- */
 
