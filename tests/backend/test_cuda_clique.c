@@ -243,7 +243,6 @@ TEST(calls_give_what_they_say)
         check_all_calls(members);
     setenv("FSDP_FAKENCCL_VERSION", "22000", 1); /* which has no all-to-all */
     check_all_calls(3);
-    unsetenv("FSDP_FAKENCCL_VERSION");
 }
 
 TEST(several_calls_are_issued_as_one)
@@ -509,7 +508,6 @@ TEST(every_call_of_nccl_may_fail)
     setenv("FSDP_FAKENCCL_VERSION", "22703", 1);
     check_failures("ncclSend");
     check_failures("ncclRecv");
-    unsetenv("FSDP_FAKENCCL_VERSION");
 }
 
 TEST(a_failure_says_what_nccl_says)

@@ -69,7 +69,6 @@ TEST(the_worst_way_between_gpus_is_known)
         unsetenv("FSDP_FAKENVML_LINKS");
         unsetenv("FSDP_FAKECUDA_PEERS");
     }
-    unsetenv("FSDP_FAKECUDA_DEVICES");
 }
 
 TEST(a_rank_takes_the_gpu_of_its_local_rank)
@@ -446,7 +445,6 @@ TEST(every_call_of_cuda_that_fails_is_survived_or_final)
     CHECK(fails_cleanly("cudaMalloc", 1, ILLEGAL_ADDRESS));
     CHECK(fails_cleanly("cudaMalloc", 1, OUT_OF_MEMORY));
     CHECK(!fails_cleanly("cuMemCreate", 1, OUT_OF_MEMORY));
-    unsetenv("FSDP_FAKECUDA_MAPPING");
 }
 
 /* ---- functions of the caller's on a device that is lost ---- */

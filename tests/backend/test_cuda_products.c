@@ -244,7 +244,6 @@ TEST(a_missing_library_is_told_with_where_it_was_looked_for)
     CHECK_CONTAINS(fsdp_last_error(), "install nothing, or name the folder");
     setenv("FSDP_CUDA_LIBRARIES", "::/nowhere:", 1);
     CHECK_ERROR(fsdp__cuda_library_open(&absent, &handle), FSDP_NOT_FOUND, "FSDP_CUDA_LIBRARIES (::/nowhere:)");
-    unsetenv("FSDP_CUDA_LIBRARIES");
 }
 
 TEST(a_library_is_taken_from_the_folder_that_is_named)

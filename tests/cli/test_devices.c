@@ -130,8 +130,6 @@ FIXTURE_TEST(the_peak_is_that_of_the_card_or_of_the_config)
     setenv("FSDP_FAKECUDA_CAPABILITY", "190", 1); /* of which nobody knows what it does in a clock */
     SAYS(0, "peak:   not known, so there is no MFU: 'NVIDIA H200 MIG 1g.18gb' is in no table: set metrics.peak_tflops",
          "train", f->config, "--training.device=cuda", "--training.steps=1", "--metrics.jsonl=");
-    unsetenv("FSDP_FAKECUDA_CAPABILITY");
-    unsetenv("FSDP_FAKECUDA_NAME");
 }
 
 /* Sets variables of the fake GPUs; NULL: not set. */
@@ -176,7 +174,6 @@ FIXTURE_TEST(a_run_says_by_what_its_gpus_are_joined)
          "--strategies=ddp", "--rounds=1", "--steps=1", "--worlds=2", "--training.device=cuda");
     unsetenv("FSDP_FAKECUDA_NAME");
     set_links(NULL, NULL, NULL);
-    unsetenv("FSDP_FAKECUDA_DEVICES");
 }
 
 FIXTURE_TEST(a_run_on_one_gpu_says_nothing_of_links)
@@ -188,8 +185,6 @@ FIXTURE_TEST(a_run_on_one_gpu_says_nothing_of_links)
     CHECK(!strstr(RUN(0, TRAINED, "--training.device=cuda:1", "-n", "2").output, "GPUs of this machine"));
     setenv("FSDP_FAKECUDA_DEVICES", "1", 1);
     CHECK(!strstr(RUN(0, TRAINED, "--training.device=cuda", "-n", "2").output, "GPUs of this machine"));
-    unsetenv("FSDP_FAKECUDA_DEVICES");
-    unsetenv("FSDP_FAKENVML_LINKS");
 }
 
 /* ---- what keeps a GPU from being used ---- */
@@ -249,7 +244,6 @@ FIXTURE_TEST(a_gpu_that_is_lost_is_not_taken_for_one_without_memory)
             "--metrics.jsonl=", "--export.path=");
     CHECK_CONTAINS(p.output, "device 'cuda:0' has failed and cannot be used any more: cudaMemGetInfo: ");
     CHECK(!strstr(p.output, "take a smaller model"));
-    unsetenv("FSDP_FAKECUDA_FAIL");
 }
 
 /* The second of the ranks is lost while it gives what a checkpoint saves. */
@@ -272,7 +266,6 @@ FIXTURE_TEST(a_run_whose_gpu_is_lost_in_a_checkpoint_does_not_say_that_it_goes_o
         CHECK(!strstr(p.output, "the run goes on"));
         CHECK(!strstr(p.output, "step:  2  "));
     }
-    unsetenv("LOST");
 }
 
 /* The host is a step ahead there: a trace begins and ends with the steps that it is of all the same. */
@@ -308,7 +301,6 @@ FIXTURE_TEST(a_library_of_nvidia_s_that_is_missing_is_named_by_every_command)
     test_write_file(file, "none", 4);
     setenv("FSDP_CUDA_LIBRARIES", f->directory, 1);
     ALL_SAY(1, "cannot open libcublasLt.so.13, which matrix products on a GPU need: ", "cuda");
-    unsetenv("FSDP_CUDA_LIBRARIES");
 }
 
 FIXTURE_TEST(a_plug_in_of_another_build_is_told_with_its_version_only_if_that_is_another)
@@ -335,7 +327,6 @@ FIXTURE_TEST(a_plug_in_of_another_build_is_told_with_its_version_only_if_that_is
         test_write_file(path, bytes, count);
         SAYS(1, says[i], "train", f->config, "--training.device=cuda");
     }
-    unsetenv("FSDP_PLUGIN_PATH");
 }
 
 /* Programs beside which there is no plug-in, or none that is whole. */
@@ -404,7 +395,6 @@ FIXTURE_TEST(the_log_says_which_device_was_chosen)
     SAYS(0, "\ndevice: cpu\n", "compare", f->config, "-n", "1", "--strategies=ddp", "--rounds=1", "--steps=1",
          "--worlds=1", "--training.device=auto");
     SAYS(0, "peak", "explain", f->config, "-n", "2", "--training.device=cuda"); /* computes nothing */
-    unsetenv("FSDP_FAKECUDA_DEVICES");
 }
 
 FIXTURE_TEST(of_several_ranks_the_log_says_whose_device_it_names)

@@ -140,7 +140,6 @@ FIXTURE_TEST(a_killed_rank_is_named_and_nothing_is_left)
     CHECK_CONTAINS(p.output, "rank 1 was killed by signal 9");
     CHECK_EQ(find_processes(entry, ranks, 16), 0);
     CHECK(access(f->model, F_OK) != 0);
-    unsetenv("FSDP_TEST_TAG");
 }
 
 FIXTURE_TEST(an_interrupt_ends_every_rank)
@@ -161,7 +160,6 @@ FIXTURE_TEST(an_interrupt_ends_every_rank)
     CHECK(p.status != 0);
     CHECK_EQ(find_processes(entry, left, 16), 0);
     CHECK(access(f->model, F_OK) != 0);
-    unsetenv("FSDP_TEST_TAG");
 }
 
 TEST_FILE_IN_MEMORY(false, NULL)

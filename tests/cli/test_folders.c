@@ -84,7 +84,6 @@ FIXTURE_TEST(generate_takes_the_front_door_s_device)
     CHECK_CONTAINS(q.output, p.output);
     setenv("FSDP_TEST_DEVICE", "no such device", 1);
     SAYS(1, "cannot open device 'no such device'", "generate", REFERENCE "/models/tiny-llama", "--tokens", "1,2");
-    unsetenv("FSDP_TEST_DEVICE");
 }
 
 /* ---- step-best ---- */

@@ -86,7 +86,6 @@ FIXTURE_TEST(what_is_planned_for_gpus_is_what_a_run_on_them_reports)
         json_decref(step);
         json_decref(plan);
     }
-    unsetenv("FSDP_FAKECUDA_DEVICES");
 }
 
 /* ---- prices by what GPUs are joined by ---- */

@@ -49,7 +49,6 @@ FIXTURE_TEST(what_the_user_says_stands)
     setenv("GOMP_SPINCOUNT", "77", 1);
     run_until(f, "-n1", "GOMP_SPINCOUNT=77", 1);
     run_until(f, "-n2", "GOMP_SPINCOUNT=77", 2);
-    unsetenv("GOMP_SPINCOUNT");
 }
 
 /* A pipe can be read once. */

@@ -99,7 +99,6 @@ TEST(an_older_nccl_gives_the_same)
 {
     setenv("FSDP_FAKENCCL_VERSION", "22000", 1);
     rank_gpu_run(TEST_SANITIZED && !test_long() ? 2 : 3, compare_plain, NULL);
-    unsetenv("FSDP_FAKENCCL_VERSION");
 }
 
 static void mix(fsdp_context *context, void *arg)

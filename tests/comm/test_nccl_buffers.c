@@ -102,7 +102,6 @@ TEST(memory_is_shown_as_the_version_has_it)
     setenv("FSDP_FAKENCCL_VERSION", "22000", 1); /* no windows */
     check_shows((shows){FSDP_NCCL_COPY_ENGINES, 96, 75}, (const int[USES]){2, 2, 2, 2});
     check_shows((shows){FSDP_NCCL_REGISTERED, 64, 76}, (const int[USES]){1, 1, 1, 1});
-    unsetenv("FSDP_FAKENCCL_VERSION");
 }
 
 TEST(nccls_own_settings_take_windows_or_all_away)
@@ -111,8 +110,6 @@ TEST(nccls_own_settings_take_windows_or_all_away)
     check_shows((shows){FSDP_NCCL_REGISTERED, 64, 81}, (const int[USES]){1, 1, 1, 1, 1});
     setenv("NCCL_LOCAL_REGISTER", "0", 1); /* then the memory has no use, and is given back */
     check_shows((shows){FSDP_NCCL_REGISTERED, 0, 82}, (const int[USES]){1, 1, 1, 0, 1});
-    unsetenv("NCCL_LOCAL_REGISTER");
-    unsetenv("NCCL_WIN_ENABLE");
 }
 
 /* Where NCCL takes the memory for gathers and not that for sums, or the other way, each is kept or given back by
@@ -124,7 +121,6 @@ TEST(memory_of_one_kind_of_call_is_kept_where_nccl_does_not_take_the_other)
     check_shows((shows){FSDP_NCCL_REGISTERED, 0, 84}, (const int[USES]){1, 1, 1, 0, 1});
     setenv("FSDP_FAKENCCL_TAKES", "64", 1);
     check_shows((shows){FSDP_NCCL_COPY_ENGINES, 64, 85}, (const int[USES]){2, 2, 1, 0, 2, 1, 1});
-    unsetenv("FSDP_FAKENCCL_TAKES");
 }
 
 /* A choice is one for groups to come: what has a carrier keeps what it shows. */
@@ -221,7 +217,6 @@ TEST(a_group_does_without_where_nccl_fails_to_be_shown_memory)
     rank_gpu_run(WORLD, mix, &s);
     CHECK(fakecuda.failed("ncclCommRegister"));
     fakecuda.mend();
-    unsetenv("FSDP_FAKENCCL_VERSION");
 }
 
 TEST(a_rank_that_cannot_deregister_leaves_all_the_same)

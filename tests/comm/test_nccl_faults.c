@@ -114,7 +114,6 @@ TEST(a_library_that_is_not_there_or_too_old_is_told_with_what_to_do)
     setenv("FSDP_FAKENCCL_VERSION", "21805", 1);
     rank_gpu_run(2, be_refused,
                  &(refusal){FSDP_UNSUPPORTED, "rank 0: libnccl.so.2 is version 2.18.5: collectives by it need NCCL"});
-    unsetenv("FSDP_FAKENCCL_VERSION");
 }
 
 TEST(ranks_that_cannot_join_give_up_together)
@@ -156,7 +155,6 @@ TEST(ranks_that_share_a_gpu_need_a_setting_of_nccls)
     rank_gpu_run(2, share_gpu, &(bool){false});
     setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
     rank_gpu_run(2, share_gpu, &(bool){true});
-    unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
 }
 
 /* ---- without being asked for ---- */
@@ -182,8 +180,6 @@ TEST(machines_without_nccl_exchange_through_their_hosts)
     setenv("FSDP_FAKECUDA_DEVICES", "8", 1);
     setenv("FSDP_FAKENCCL_VERSION", "21805", 1);
     test_run_machines(2, 1, false, do_without, NULL);
-    unsetenv("FSDP_FAKENCCL_VERSION");
-    unsetenv("FSDP_FAKECUDA_DEVICES");
 }
 
 /* ---- a call that fails ---- */
@@ -354,7 +350,6 @@ TEST(a_rank_with_another_library_is_named)
 {
     setenv("FSDP_FAKENCCL_OTHER", "1=22809", 1);
     run_processes(find_other_version, GATHER, -1);
-    unsetenv("FSDP_FAKENCCL_OTHER");
 }
 
 /* Rank 1 is killed while the ranks still join. */
@@ -394,6 +389,5 @@ TEST(a_rank_that_is_killed_while_windows_are_made_is_named)
 {
     setenv("FSDP_FAKENCCL_DIES", "1", 1);
     run_processes(lose_a_rank_in_nccl, GATHER, 1);
-    unsetenv("FSDP_FAKENCCL_DIES");
 }
 #endif

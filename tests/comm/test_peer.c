@@ -57,7 +57,6 @@ TEST(processes_have_the_bits_of_calls_through_the_host)
             setenv("FSDP_FAKECUDA_DEVICES", devices == 1 ? "1" : "2", 1);
             rank_children_run((rank_child){.world = world}, compared);
         }
-    unsetenv("FSDP_FAKECUDA_DEVICES");
 }
 
 TEST(what_cannot_be_had_by_default_goes_through_the_host)
@@ -70,7 +69,6 @@ TEST(what_cannot_be_had_by_default_goes_through_the_host)
     unsetenv("FSDP_FAKECUDA_PEERS");
     for (size_t i = 0; i < FSDP__COUNT_OF(calls); i++)
         rank_children_run((rank_child){.world = 3, .fails = calls[i]}, falls_back);
-    unsetenv("FSDP_FAKECUDA_DEVICES");
 }
 
 /* ---- ranks that are threads ---- */
@@ -240,7 +238,6 @@ TEST(groups_on_one_of_several_machines_have_it)
     setenv("FSDP_FAKECUDA_DEVICES", "4", 1);
     test_run_machines(MACHINES, MACHINE_RANKS, false, on_machines, NULL);
     test_run_machines(MACHINES, MACHINE_RANKS, false, hangs_on_machines, NULL);
-    unsetenv("FSDP_FAKECUDA_DEVICES");
 }
 
 /* ---- what cannot be had ---- */
@@ -266,7 +263,6 @@ TEST(gpus_that_do_not_reach_each_other_go_through_the_host)
 {
     setenv("FSDP_FAKECUDA_PEERS", "0", 1);
     test_run_ranks(2, refused, "cannot have the carrier 'peer' (comm.carrier): rank 0: cuda:0 cannot read the memory");
-    unsetenv("FSDP_FAKECUDA_PEERS");
 }
 
 RANKS_TEST(ranks_that_want_other_carriers_are_named, 2)

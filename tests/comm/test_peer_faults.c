@@ -190,7 +190,6 @@ TEST(two_groups_on_two_streams_come_to_all_devices_in_one_order)
     setenv("FSDP_FAKECUDA_QUEUES", "1", 1);
     for (int world = 2; world <= RANK_PEER_MOST; world++)
         rank_children_run((rank_child){.world = world}, crosses);
-    unsetenv("FSDP_FAKECUDA_QUEUES");
 }
 
 TEST(programs_that_issue_two_groups_in_other_orders_are_told)

@@ -347,7 +347,6 @@ TEST(every_order_gives_them_by_the_memory_of_peers)
     setenv("FSDP_FAKECUDA_DEVICES", "8", 1);
     for (p.gpus = 1; p.gpus <= 5; p.gpus += 2)
         play_all(shapes, FSDP__COUNT_OF(shapes), test_long() ? 200 : 1, &p);
-    unsetenv("FSDP_FAKECUDA_DEVICES");
 }
 
 TEST(every_order_gives_them_by_nccl)
@@ -357,6 +356,5 @@ TEST(every_order_gives_them_by_nccl)
 
     setenv("FSDP_FAKECUDA_DEVICES", "8", 1);
     play_all(shapes, FSDP__COUNT_OF(shapes), test_long() ? 200 : 2, &p);
-    unsetenv("FSDP_FAKECUDA_DEVICES");
 }
 #endif

@@ -114,9 +114,6 @@ TEST_WITH(who_finds_nobody_says_so, setup, NULL)
     setenv("WORLD_SIZE", "2", 1);
     CHECK_ERROR(fsdp_context_from_env(&(fsdp_context *){NULL}), FSDP_INVALID,
                 "FSDP_JOIN_TIMEOUT is 'never', not a number from 1");
-    unsetenv("RANK");
-    unsetenv("WORLD_SIZE");
-    unsetenv("FSDP_JOIN_TIMEOUT");
 }
 
 /* Ranks 0 and 1 of three, and one more: all end, and say why, in no time where it is not that one is missing. */
@@ -295,7 +292,6 @@ TEST_WITH(one_that_torchrun_has_started_and_that_is_gone_is_not_waited_for, setu
         CHECK_CONTAINS(errors, "a rank that was started beside this one has ended without joining the others");
         CHECK_EQ(unlink(path), 0);
     }
-    unsetenv("FSDP_JOIN_TIMEOUT");
 }
 
 TEST_WITH(ranks_of_two_builds_are_told, setup, NULL)

@@ -104,7 +104,6 @@ TEST(who_told_openmp_where_to_run_is_left_alone)
     setenv("OMP_PROC_BIND", "true", 1);
     fsdp__place_choose(seats, count, 0, &place);
     CHECK(!place.binds);
-    unsetenv("OMP_PROC_BIND");
 }
 
 /* ---- processes ---- */

@@ -13,15 +13,11 @@ enum {
     NO_ALLOCATION = 3  /* CUBLAS_STATUS_ALLOC_FAILED */
 };
 
-static char *before; /* FSDP_TEST_DEVICE */
-
 static int open_fake(void **state)
 {
-    const char *name = getenv("FSDP_TEST_DEVICE");
     fsdp_context *context = test_context();
 
     (void)state;
-    before = name ? strdup(name) : NULL;
     setenv("FSDP_TEST_DEVICE", "cuda", 1);
     fakecuda.mend();
     fakecuda.fail_call("cudaGetDeviceProperties", 0, 0, false);
@@ -36,11 +32,6 @@ static int close_fake(void **state)
     (void)state;
     fakecuda.mend();
     fakecuda.set_memory(0);
-    if (before)
-        setenv("FSDP_TEST_DEVICE", before, 1);
-    else
-        unsetenv("FSDP_TEST_DEVICE");
-    free(before);
     return 0;
 }
 

@@ -327,6 +327,5 @@ TEST(a_rank_that_waits_for_rank_0s_buffers_is_exposed)
 
         test_run_machines(1, 2, false, broadcast_late, &b);
     }
-    unsetenv("FSDP_FAKECUDA_DEVICES");
 }
 #endif

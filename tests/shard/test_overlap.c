@@ -122,28 +122,11 @@ TEST(a_gather_does_not_wait_for_the_computing)
 }
 
 #ifdef FSDP_HAVE_FAKECUDA
-static char *before; /* FSDP_TEST_DEVICE */
-
 static int open_two_gpus(void **state)
 {
-    const char *name = getenv("FSDP_TEST_DEVICE");
-
     (void)state;
-    before = name ? strdup(name) : NULL;
     setenv("FSDP_TEST_DEVICE", "cuda", 1);
     setenv("FSDP_FAKECUDA_DEVICES", "2", 1);
-    return 0;
-}
-
-static int close_gpus(void **state)
-{
-    (void)state;
-    unsetenv("FSDP_FAKECUDA_DEVICES");
-    if (before)
-        setenv("FSDP_TEST_DEVICE", before, 1);
-    else
-        unsetenv("FSDP_TEST_DEVICE");
-    free(before);
     return 0;
 }
 
@@ -155,7 +138,7 @@ static void check_carried(fsdp_context *context, void *arg)
     check_overlap(context, (void *)&auto_overlap);
 }
 
-TEST_WITH(nor_does_it_between_gpus_of_a_machine_if_nobody_has_asked, open_two_gpus, close_gpus)
+TEST_WITH(nor_does_it_between_gpus_of_a_machine_if_nobody_has_asked, open_two_gpus, NULL)
 {
     fsdp_carrier carriers[] = {FSDP_CARRIER_PEER, FSDP_CARRIER_NCCL, FSDP_CARRIER_STAGED};
 

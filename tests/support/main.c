@@ -31,12 +31,67 @@ void test_add_entry(test_entry *added)
     *place = added;
 }
 
+/* ---- the environment, which a case may change ---- */
+
+static char **found; /* as the case found it */
+
+static void keep_environment(void)
+{
+    size_t count = 0;
+
+    while (environ[count])
+        count++;
+    found = calloc(count + 1, sizeof *found);
+    for (size_t i = 0; i < count; i++)
+        found[i] = strdup(environ[i]);
+}
+
+/* Finds "NAME=" of an entry among entries. */
+static const char *find_name(char *const *entries, const char *entry)
+{
+    size_t bytes = strcspn(entry, "=") + 1;
+
+    while (*entries && strncmp(*entries, entry, bytes) != 0)
+        entries++;
+    return *entries;
+}
+
+static void set_entry(const char *entry, bool there)
+{
+    char *name = strndup(entry, strcspn(entry, "="));
+
+    if (there)
+        (void)setenv(name, entry + strlen(name) + 1, 1);
+    else
+        (void)unsetenv(name);
+    free(name);
+}
+
+/* Leaves alone what has not changed: threads that a case has left may look at it. */
+static void restore_environment(void)
+{
+    for (size_t i = 0; environ[i];)
+        if (find_name(found, environ[i]))
+            i++;
+        else
+            set_entry(environ[i], false);
+    for (char **entry = found; *entry; entry++) {
+        const char *now = find_name(environ, *entry);
+
+        if (!now || strcmp(now, *entry) != 0)
+            set_entry(*entry, true);
+        free(*entry);
+    }
+    free(found);
+}
+
 static const test_entry *running;
 
 static int begin_case(void **state)
 {
     running = *state;
     *state = NULL;
+    keep_environment();
     return running->test.setup_func ? running->test.setup_func(state) : 0;
 }
 
@@ -74,6 +129,7 @@ static int end_case(void **state)
     int result = running->test.teardown_func ? running->test.teardown_func(state) : 0;
 
     test_drop_case();
+    restore_environment();
     return result;
 }
 

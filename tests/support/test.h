@@ -32,7 +32,8 @@
 #include "fsdp/device.h"
 #include "support/heap.h"
 
-/* A case of a test file. It registers itself; the cases of a file run in the order of their lines. The files of a layer
+/* A case of a test file. It registers itself; the cases of a file run in the order of their lines, each in the
+ * environment that the file was started in, whatever those before have set. The files of a layer
  * are one program, which runs the file that its first argument names (support/main.c). TEST_WITH has the functions of a
  * fixture, as cmocka calls them: what setup leaves in *state the case finds in its own. */
 #define TEST(name) TEST_WITH(name, NULL, NULL)

@@ -105,6 +105,5 @@ TEST(a_late_rank_is_exposed_time_of_those_who_wait_for_it_alone)
         check_late(strategies[i], "peer");
         check_late(strategies[i], "nccl");
     }
-    unsetenv("FSDP_FAKECUDA_DEVICES");
 }
 #endif

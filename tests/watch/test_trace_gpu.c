@@ -42,7 +42,6 @@ static int scene_teardown(void **state)
 {
     (void)state;
     fakecuda.mend();
-    unsetenv("FSDP_CUDA_LIBRARIES");
     return 0;
 }
 
