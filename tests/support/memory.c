@@ -4,7 +4,6 @@
 #include "base/context.h"
 #include "check/races.h"
 #include "device/impl.h"
-#include "fsdp/tensor.h"
 #include "support/test.h"
 
 fsdp_context *test_context(void)
@@ -14,22 +13,6 @@ fsdp_context *test_context(void)
     CHECK_OK(fsdp_context_create(&(fsdp_context_options){.threads = 1}, &context));
     test_watch_races(&context, 1);
     return context;
-}
-
-int test_context_setup(void **state)
-{
-    *state = test_context();
-    CHECK_OK(fsdp_scope_begin(*state));
-    return 0;
-}
-
-int test_context_teardown(void **state)
-{
-    fsdp_scope_end(*state, NULL);
-    CHECK_EQ(test_live_bytes(*state), 0);
-    test_check_races(*state);
-    fsdp_context_free(*state);
-    return 0;
 }
 
 fsdp_device *test_device(fsdp_context *context)
