@@ -8,6 +8,7 @@
 #include "fsdp/parallelize.h"
 #include "nn/module.h"
 #include "shard/cut_net.h"
+#include "support/models.h"
 
 enum {
     STEPS = 3,
@@ -49,24 +50,11 @@ static fsdp_model_config config_of(const way *w)
     fsdp_architecture a = w->architecture;
     bool gpt2 = a == FSDP_GPT2;
 
-    return (fsdp_model_config){.architecture = a,
-                               .n_layers = 2,
-                               .dim = gpt2 ? 24 : 20,
-                               .n_heads = 12,
-                               .n_kv_heads = 12,
-                               .head_dim = 2,
-                               .ffn_dim = 21,
-                               .vocab_size = VOCAB,
-                               .max_seq_len = 32,
-                               .norm_eps = 1e-5f,
-                               .rope_theta = 100,
-                               .rope_type = FSDP_ROPE_DEFAULT,
-                               .init_std = 0.3f,
-                               .tie_word_embeddings = gpt2,
-                               .attention_bias = a == FSDP_LLAMA,
-                               .mlp_bias = a == FSDP_LLAMA,
-                               .embd_dropout = gpt2 ? w->dropout : 0,
-                               .dropout = gpt2 ? w->dropout : 0};
+    return MODEL_CONFIG(.architecture = a, .n_layers = 2, .dim = gpt2 ? 24 : 20, .n_heads = 12, .n_kv_heads = 12,
+                        .head_dim = 2, .ffn_dim = 21, .vocab_size = VOCAB, .max_seq_len = 32, .rope_theta = 100,
+                        .rope_type = FSDP_ROPE_DEFAULT, .init_std = 0.3f, .tie_word_embeddings = gpt2,
+                        .attention_bias = a == FSDP_LLAMA, .mlp_bias = a == FSDP_LLAMA,
+                        .embd_dropout = gpt2 ? w->dropout : 0, .dropout = gpt2 ? w->dropout : 0);
 }
 
 static fsdp_adapter *add_adapter(fsdp_module *model, const way *w)

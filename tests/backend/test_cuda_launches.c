@@ -4,6 +4,7 @@
 #include "fsdp/ops.h"
 #include "fsdp/optim.h"
 #include "fsdp/shard.h"
+#include "support/models.h"
 #include "support/ranks.h"
 
 #include <stdlib.h>
@@ -49,18 +50,10 @@ static void check_launches(const char *what, launches got, launches expected)
 /* A model, sharded on its one rank, which computes in bf16. */
 static fsdp_module *build(fsdp_device *device, int64_t layers)
 {
-    const fsdp_model_config config = {.architecture = FSDP_LLAMA,
-                                      .n_layers = layers,
-                                      .dim = 16,
-                                      .n_heads = 2,
-                                      .n_kv_heads = 1,
-                                      .head_dim = 8,
-                                      .ffn_dim = 32,
-                                      .vocab_size = VOCABULARY,
-                                      .max_seq_len = 8,
-                                      .norm_eps = 1e-5f,
-                                      .rope_theta = 1000,
-                                      .init_std = 0.02f};
+    const fsdp_model_config config =
+        MODEL_CONFIG(.architecture = FSDP_LLAMA, .n_layers = layers, .dim = 16, .n_heads = 2, .n_kv_heads = 1,
+                     .head_dim = 8, .ffn_dim = 32, .vocab_size = VOCABULARY, .max_seq_len = 8, .rope_theta = 1000,
+                     .init_std = 0.02f);
     const fsdp_shard_options options = {.mp_policy = {.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32}};
     fsdp_module *model = CHECK_PTR(fsdp_model_create(fsdp_device_context(device), device, &config));
 

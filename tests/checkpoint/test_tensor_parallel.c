@@ -7,6 +7,7 @@
 #include "fsdp/optim.h"
 #include "fsdp/parallelize.h"
 #include "fsdp/shard.h"
+#include "support/models.h"
 #include "support/ranks.h"
 
 typedef struct layout {
@@ -32,19 +33,10 @@ typedef struct job {
 
 static fsdp_model_config config_of(const job *j)
 {
-    return (fsdp_model_config){.architecture = j->architecture,
-                               .n_layers = 2,
-                               .dim = 24,
-                               .n_heads = 4,
-                               .n_kv_heads = 4,
-                               .head_dim = 6,
-                               .ffn_dim = 21, /* cut unevenly, as the vocabulary is */
-                               .vocab_size = 37,
-                               .max_seq_len = 16,
-                               .norm_eps = 1e-5f,
-                               .rope_theta = 100,
-                               .init_std = 0.3f,
-                               .tie_word_embeddings = j->architecture == FSDP_GPT2};
+    return MODEL_CONFIG(.architecture = j->architecture, .n_layers = 2, .dim = 24, .n_heads = 4, .n_kv_heads = 4,
+                        .head_dim = 6, .ffn_dim = 21, /* cut unevenly, as the vocabulary is */ .vocab_size = 37,
+                        .max_seq_len = 16, .rope_theta = 100, .init_std = 0.3f,
+                        .tie_word_embeddings = j->architecture == FSDP_GPT2);
 }
 
 /* ---- a training run ---- */

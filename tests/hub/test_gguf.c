@@ -10,6 +10,7 @@
 #include "base/compiler.h"
 #include "base/file.h"
 #include "hub/hub.h"
+#include "support/models.h"
 #include "support/test.h"
 
 typedef struct variant {
@@ -61,30 +62,15 @@ static void set_family(fsdp_model_config *c)
 
 static fsdp_model_config config_of(const variant *v)
 {
-    fsdp_model_config config = {.architecture = v->architecture,
-                                .n_layers = 4,
-                                .dim = 64,
-                                .n_heads = 4,
-                                .n_kv_heads = v->kv_heads,
-                                .head_dim = 16,
-                                .ffn_dim = 48, /* rows that are no blocks of q8_0 */
-                                .vocab_size = 70,
-                                .max_seq_len = 32,
-                                .norm_eps = 1e-5f,
-                                .rope_theta = v->architecture == FSDP_GPT2 ? 0 : 500000,
-                                .rope_type = v->rope,
-                                .rope_factor = v->rope ? 8 : 0,
-                                .rope_low_freq_factor = v->rope == FSDP_ROPE_LLAMA3 ? 1 : 0,
-                                .rope_high_freq_factor = v->rope == FSDP_ROPE_LLAMA3 ? 4 : 0,
-                                .rope_original_max_seq_len = v->rope == FSDP_ROPE_LLAMA3 ? 8192 : 0,
-                                .tie_word_embeddings = v->tied,
-                                .attention_bias = v->bias,
-                                .mlp_bias = v->bias,
-                                .init_std = 0.02f,
-                                .has_bos_token = true,
-                                .bos_token = 3,
-                                .eos_token_count = 1,
-                                .eos_tokens = {5}};
+    fsdp_model_config config =
+        MODEL_CONFIG(.architecture = v->architecture, .n_layers = 4, .dim = 64, .n_heads = 4, .n_kv_heads = v->kv_heads,
+                     .head_dim = 16, .ffn_dim = 48, /* rows that are no blocks of q8_0 */ .vocab_size = 70,
+                     .max_seq_len = 32, .rope_theta = v->architecture == FSDP_GPT2 ? 0 : 500000, .rope_type = v->rope,
+                     .rope_factor = v->rope ? 8 : 0, .rope_low_freq_factor = v->rope == FSDP_ROPE_LLAMA3 ? 1 : 0,
+                     .rope_high_freq_factor = v->rope == FSDP_ROPE_LLAMA3 ? 4 : 0,
+                     .rope_original_max_seq_len = v->rope == FSDP_ROPE_LLAMA3 ? 8192 : 0,
+                     .tie_word_embeddings = v->tied, .attention_bias = v->bias, .mlp_bias = v->bias, .init_std = 0.02f,
+                     .has_bos_token = true, .bos_token = 3, .eos_token_count = 1, .eos_tokens = {5});
 
     set_family(&config);
     return config;

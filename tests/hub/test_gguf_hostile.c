@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "hub/gguf.h"
+#include "support/models.h"
 #include "support/test.h"
 
 /* A tokenizer of four pieces. */
@@ -46,24 +47,11 @@ static void make_file(small *s, const fsdp_model_config *config)
 
 static small setup(void)
 {
-    const fsdp_model_config config = {.architecture = FSDP_GEMMA2,
-                                      .n_layers = 2,
-                                      .dim = 32,
-                                      .n_heads = 2,
-                                      .n_kv_heads = 1,
-                                      .head_dim = 16,
-                                      .ffn_dim = 32,
-                                      .vocab_size = 6,
-                                      .max_seq_len = 16,
-                                      .norm_eps = 1e-5f,
-                                      .rope_theta = 10000,
-                                      .window = 4,
-                                      .local_layers = {1},
-                                      .query_scalar = 16,
-                                      .attention_softcap = 50,
-                                      .logits_softcap = 30,
-                                      .tie_word_embeddings = true,
-                                      .init_std = 0.02f};
+    const fsdp_model_config config =
+        MODEL_CONFIG(.architecture = FSDP_GEMMA2, .n_layers = 2, .dim = 32, .n_heads = 2, .n_kv_heads = 1,
+                     .head_dim = 16, .ffn_dim = 32, .vocab_size = 6, .max_seq_len = 16, .rope_theta = 10000,
+                     .window = 4, .local_layers = {1}, .query_scalar = 16, .attention_softcap = 50,
+                     .logits_softcap = 30, .tie_word_embeddings = true, .init_std = 0.02f);
     small s = {.directory = test_directory(), .context = test_context()};
 
     make_file(&s, &config);

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "fsdp/format.h"
 #include "hub/hub.h"
+#include "support/models.h"
 #include "support/ranks.h"
 
 enum {
@@ -27,18 +28,9 @@ static const struct {
 
 static fsdp_model_config config(void)
 {
-    return (fsdp_model_config){.architecture = FSDP_LLAMA,
-                               .n_layers = 1,
-                               .dim = 12,
-                               .n_heads = 3,
-                               .n_kv_heads = 1,
-                               .head_dim = 4,
-                               .ffn_dim = 20,
-                               .vocab_size = 17,
-                               .max_seq_len = 9,
-                               .norm_eps = 1e-5f,
-                               .rope_theta = 10000,
-                               .init_std = 0.02f};
+    return MODEL_CONFIG(.architecture = FSDP_LLAMA, .n_layers = 1, .dim = 12, .n_heads = 3, .n_kv_heads = 1,
+                        .head_dim = 4, .ffn_dim = 20, .vocab_size = 17, .max_seq_len = 9, .rope_theta = 10000,
+                        .init_std = 0.02f);
 }
 
 static float value_of(int parameter, int64_t element)

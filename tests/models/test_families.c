@@ -3,6 +3,7 @@
 #include "fsdp/models.h"
 #include "fsdp/optim.h"
 #include "fsdp/shard.h"
+#include "support/models.h"
 #include "support/ranks.h"
 
 enum {
@@ -16,31 +17,18 @@ static fsdp_model_config config_of(fsdp_architecture architecture)
 {
     bool gemma = architecture == FSDP_GEMMA2 || architecture == FSDP_GEMMA3;
 
-    return (fsdp_model_config){
-        .architecture = architecture,
-        .n_layers = 3,
-        .dim = 16,
-        .n_heads = 4,
-        .n_kv_heads = 2,
-        .head_dim = 6,
-        .ffn_dim = 21,
-        .vocab_size = VOCAB,
-        .max_seq_len = architecture == FSDP_LLAMA ? 4 : 64,
-        .norm_eps = 1e-5f,
-        .rope_theta = 100,
-        .rope_type = architecture == FSDP_LLAMA ? FSDP_ROPE_DYNAMIC : FSDP_ROPE_LINEAR,
-        .rope_factor = 2,
-        .init_std = 0.3f,
-        .tie_word_embeddings = gemma || architecture == FSDP_SMOLLM3,
-        .window = 4,
-        .local_layers = {architecture == FSDP_OLMO2 || architecture == FSDP_LLAMA ? 0 : 5},
-        .no_rope_layers = {architecture == FSDP_SMOLLM3 ? 2 : 0},
-        .rotary_fraction = architecture == FSDP_PHI3 ? 0.7f : 0,
-        .local_rope_theta = architecture == FSDP_GEMMA3 ? 30 : 0,
-        .query_scalar = gemma ? 5 : 0,
-        .attention_softcap = architecture == FSDP_GEMMA2 ? 2 : 0,
-        .logits_softcap = architecture == FSDP_GEMMA2 ? 3 : 0,
-    };
+    return MODEL_CONFIG(.architecture = architecture, .n_layers = 3, .dim = 16, .n_heads = 4, .n_kv_heads = 2,
+                        .head_dim = 6, .ffn_dim = 21, .vocab_size = VOCAB,
+                        .max_seq_len = architecture == FSDP_LLAMA ? 4 : 64, .rope_theta = 100,
+                        .rope_type = architecture == FSDP_LLAMA ? FSDP_ROPE_DYNAMIC : FSDP_ROPE_LINEAR,
+                        .rope_factor = 2, .init_std = 0.3f,
+                        .tie_word_embeddings = gemma || architecture == FSDP_SMOLLM3, .window = 4,
+                        .local_layers = {architecture == FSDP_OLMO2 || architecture == FSDP_LLAMA ? 0 : 5},
+                        .no_rope_layers = {architecture == FSDP_SMOLLM3 ? 2 : 0},
+                        .rotary_fraction = architecture == FSDP_PHI3 ? 0.7f : 0,
+                        .local_rope_theta = architecture == FSDP_GEMMA3 ? 30 : 0, .query_scalar = gemma ? 5 : 0,
+                        .attention_softcap = architecture == FSDP_GEMMA2 ? 2 : 0,
+                        .logits_softcap = architecture == FSDP_GEMMA2 ? 3 : 0);
 }
 
 typedef struct job {

@@ -2,6 +2,7 @@
  * refused, and that a failure leaves the cache as it was. Links: shard */
 #include "fsdp/models.h"
 #include "fsdp/shard.h"
+#include "support/models.h"
 #include "support/ranks.h"
 
 enum {
@@ -55,23 +56,10 @@ static void complete(fsdp_model_config *config)
 
 static fsdp_module *create(fsdp_context *context, const variant *v, fsdp_dtype dtype)
 {
-    fsdp_model_config config = {
-        .architecture = v->architecture,
-        .n_layers = 2,
-        .dim = 16,
-        .n_heads = 4,
-        .n_kv_heads = v->kv_heads,
-        .head_dim = 4,
-        .ffn_dim = 20,
-        .vocab_size = VOCAB,
-        .max_seq_len = LENGTH,
-        .norm_eps = 1e-5f,
-        .rope_theta = 100,
-        .init_std = 0.3f,
-        .tie_word_embeddings = v->tied,
-        .attention_bias = v->bias,
-        .mlp_bias = v->bias,
-    };
+    fsdp_model_config config =
+        MODEL_CONFIG(.architecture = v->architecture, .n_layers = 2, .dim = 16, .n_heads = 4, .n_kv_heads = v->kv_heads,
+                     .head_dim = 4, .ffn_dim = 20, .vocab_size = VOCAB, .max_seq_len = LENGTH, .rope_theta = 100,
+                     .init_std = 0.3f, .tie_word_embeddings = v->tied, .attention_bias = v->bias, .mlp_bias = v->bias);
     fsdp_module *model;
 
     complete(&config);

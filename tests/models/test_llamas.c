@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "fsdp/models.h"
+#include "support/models.h"
 #include "support/numbers.h"
 
 enum {
@@ -10,17 +11,8 @@ enum {
 
 static fsdp_model_config tiny(fsdp_architecture architecture)
 {
-    return (fsdp_model_config){.architecture = architecture,
-                               .n_layers = 1,
-                               .dim = 4,
-                               .n_heads = 2,
-                               .n_kv_heads = 1,
-                               .head_dim = 6,
-                               .ffn_dim = 5,
-                               .vocab_size = 7,
-                               .max_seq_len = 64,
-                               .norm_eps = 1e-5f,
-                               .rope_theta = 1000};
+    return MODEL_CONFIG(.architecture = architecture, .n_layers = 1, .dim = 4, .n_heads = 2, .n_kv_heads = 1,
+                        .head_dim = 6, .ffn_dim = 5, .vocab_size = 7, .max_seq_len = 64, .rope_theta = 1000);
 }
 
 /* As fill() of the script. */

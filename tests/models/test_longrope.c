@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "fsdp/models.h"
+#include "support/models.h"
 #include "support/ranks.h"
 
 enum {
@@ -20,24 +21,13 @@ static const int lengths[] = {5, 1, 6};
 /* A model in which calls of more than `shortest` tokens are long. */
 static fsdp_model_config config_of(fsdp_rope_type type, int64_t shortest)
 {
-    fsdp_model_config config = {.architecture = type == FSDP_ROPE_LONGROPE ? FSDP_PHI3 : FSDP_LLAMA,
-                                .n_layers = 2,
-                                .dim = 16,
-                                .n_heads = 4,
-                                .n_kv_heads = 2,
-                                .head_dim = 8,
-                                .ffn_dim = 20,
-                                .vocab_size = VOCAB,
-                                .max_seq_len = type == FSDP_ROPE_LONGROPE ? 64 : shortest,
-                                .norm_eps = 1e-5f,
-                                .rope_theta = 100,
-                                .rope_type = type,
-                                .rope_factor = 4,
-                                .rope_original_max_seq_len = shortest,
-                                .rotary_fraction = type == FSDP_ROPE_LONGROPE ? 0.75f : 0,
-                                .rope_short_factors = {1, 1.5f, 2.25f},
-                                .rope_long_factors = {1.25f, 4, 9.5f},
-                                .init_std = 0.3f};
+    fsdp_model_config config =
+        MODEL_CONFIG(.architecture = type == FSDP_ROPE_LONGROPE ? FSDP_PHI3 : FSDP_LLAMA, .n_layers = 2, .dim = 16,
+                     .n_heads = 4, .n_kv_heads = 2, .head_dim = 8, .ffn_dim = 20, .vocab_size = VOCAB,
+                     .max_seq_len = type == FSDP_ROPE_LONGROPE ? 64 : shortest, .rope_theta = 100, .rope_type = type,
+                     .rope_factor = 4, .rope_original_max_seq_len = shortest,
+                     .rotary_fraction = type == FSDP_ROPE_LONGROPE ? 0.75f : 0, .rope_short_factors = {1, 1.5f, 2.25f},
+                     .rope_long_factors = {1.25f, 4, 9.5f}, .init_std = 0.3f);
 
     return config;
 }

@@ -1,25 +1,14 @@
 /* The models as modules: tree, names, shapes, randomness, errors. Their values are held to PyTorch's in tests/hub.
  */
 #include "fsdp/models.h"
+#include "support/models.h"
 #include "support/test.h"
 
 static fsdp_model_config tiny(fsdp_architecture architecture, bool tied)
 {
-    return (fsdp_model_config){
-        .architecture = architecture,
-        .n_layers = 2,
-        .dim = 12,
-        .n_heads = 3,
-        .n_kv_heads = architecture == FSDP_GPT2 ? 3 : 1,
-        .head_dim = 4,
-        .ffn_dim = 20,
-        .vocab_size = 17,
-        .max_seq_len = 9,
-        .norm_eps = 1e-5f,
-        .rope_theta = 10000,
-        .init_std = 0.02f,
-        .tie_word_embeddings = tied,
-    };
+    return MODEL_CONFIG(.architecture = architecture, .n_layers = 2, .dim = 12, .n_heads = 3,
+                        .n_kv_heads = architecture == FSDP_GPT2 ? 3 : 1, .head_dim = 4, .ffn_dim = 20, .vocab_size = 17,
+                        .max_seq_len = 9, .rope_theta = 10000, .init_std = 0.02f, .tie_word_embeddings = tied);
 }
 
 /* But for the kernels' workspace, which streams keep. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "fsdp/shard.h"
+#include "support/models.h"
 #include "support/ranks.h"
 
 enum {
@@ -23,20 +24,10 @@ static const int lengths[] = {5, 1, 6};
 
 static fsdp_module *create(fsdp_context *context, fsdp_architecture architecture)
 {
-    fsdp_model_config config = {
-        .architecture = architecture,
-        .n_layers = 2,
-        .dim = 16,
-        .n_heads = 4,
-        .n_kv_heads = architecture == FSDP_GPT2 ? 4 : 2,
-        .head_dim = 4,
-        .ffn_dim = 20,
-        .vocab_size = VOCAB,
-        .max_seq_len = LONGEST,
-        .norm_eps = 1e-5f,
-        .rope_theta = 100,
-        .init_std = 0.3f,
-    };
+    fsdp_model_config config =
+        MODEL_CONFIG(.architecture = architecture, .n_layers = 2, .dim = 16, .n_heads = 4,
+                     .n_kv_heads = architecture == FSDP_GPT2 ? 4 : 2, .head_dim = 4, .ffn_dim = 20, .vocab_size = VOCAB,
+                     .max_seq_len = LONGEST, .rope_theta = 100, .init_std = 0.3f);
     fsdp_module *model = CHECK_PTR(fsdp_model_create(context, test_device(context), &config));
 
     CHECK_OK(fsdp_module_initialize(model, 5));

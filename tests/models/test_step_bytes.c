@@ -6,6 +6,7 @@
 #include "fsdp/models.h"
 #include "fsdp/optim.h"
 #include "fsdp/shard.h"
+#include "support/models.h"
 #include "support/ranks.h"
 
 typedef struct sizes {
@@ -80,18 +81,10 @@ static fsdp_device *device_of(fsdp_context *context, const sizes *s)
 static fsdp_module *build(fsdp_context *context, const sizes *s)
 {
     const fsdp_shard_options options = {.mp_policy = {.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_F32}};
-    const fsdp_model_config config = {.architecture = s->architecture,
-                                      .n_layers = s->layers,
-                                      .dim = s->dim,
-                                      .n_heads = s->heads,
-                                      .n_kv_heads = s->kv_heads,
-                                      .head_dim = s->head_dim,
-                                      .ffn_dim = s->ffn,
-                                      .vocab_size = s->vocab,
-                                      .max_seq_len = s->time,
-                                      .norm_eps = 1e-5f,
-                                      .rope_theta = 10000,
-                                      .gelu_erf = s->erf};
+    const fsdp_model_config config =
+        MODEL_CONFIG(.architecture = s->architecture, .n_layers = s->layers, .dim = s->dim, .n_heads = s->heads,
+                     .n_kv_heads = s->kv_heads, .head_dim = s->head_dim, .ffn_dim = s->ffn, .vocab_size = s->vocab,
+                     .max_seq_len = s->time, .rope_theta = 10000, .gelu_erf = s->erf);
     fsdp_module *model = CHECK_PTR(fsdp_model_create(context, device_of(context, s), &config));
 
     for (int64_t i = 0; i < s->layers; i++)

@@ -9,6 +9,7 @@
 #include "fsdp/shard.h"
 #include "ops/op.h"
 #include "ops/two_backwards.h"
+#include "support/models.h"
 
 /* ---- the operation ---- */
 
@@ -195,17 +196,10 @@ static void prepare_block(fsdp_module *block, const outcome *o)
 static fsdp_module *build(fsdp_context *context, const outcome *o, fsdp_adapter **adapter)
 {
     const fsdp_lora_options lora = {.rank = 2, .targets = &o->v->adapted, .target_count = 1};
-    const fsdp_model_config config = {.architecture = FSDP_GPT2,
-                                      .n_layers = LAYERS,
-                                      .dim = 16,
-                                      .n_heads = 4,
-                                      .n_kv_heads = 4,
-                                      .head_dim = 4,
-                                      .ffn_dim = o->v->inner ? o->v->inner : 32,
-                                      .vocab_size = 16,
-                                      .max_seq_len = 32,
-                                      .norm_eps = 1e-5f,
-                                      .gelu_erf = o->v->erf};
+    const fsdp_model_config config =
+        MODEL_CONFIG(.architecture = FSDP_GPT2, .n_layers = LAYERS, .dim = 16, .n_heads = 4, .n_kv_heads = 4,
+                     .head_dim = 4, .ffn_dim = o->v->inner ? o->v->inner : 32, .vocab_size = 16, .max_seq_len = 32,
+                     .gelu_erf = o->v->erf);
     fsdp_module *model = CHECK_PTR(fsdp_model_create(context, o->of.device, &config));
 
     *adapter = NULL;

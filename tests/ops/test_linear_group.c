@@ -7,6 +7,7 @@
 #include "fsdp/shard.h"
 #include "ops/op.h"
 #include "ops/two_backwards.h"
+#include "support/models.h"
 
 enum {
     LAYERS = 2
@@ -36,19 +37,9 @@ typedef struct outcome {
 
 static fsdp_model_config tiny(const variant *v)
 {
-    return (fsdp_model_config){.architecture = v->architecture,
-                               .n_layers = LAYERS,
-                               .dim = 16,
-                               .n_heads = 4,
-                               .n_kv_heads = 2,
-                               .head_dim = 8,
-                               .ffn_dim = 32,
-                               .vocab_size = 16,
-                               .max_seq_len = 32,
-                               .norm_eps = 1e-5f,
-                               .rope_theta = 1000,
-                               .attention_bias = v->bias,
-                               .mlp_bias = v->bias};
+    return MODEL_CONFIG(.architecture = v->architecture, .n_layers = LAYERS, .dim = 16, .n_heads = 4, .n_kv_heads = 2,
+                        .head_dim = 8, .ffn_dim = 32, .vocab_size = 16, .max_seq_len = 32, .rope_theta = 1000,
+                        .attention_bias = v->bias, .mlp_bias = v->bias);
 }
 
 static void freeze(fsdp_module *model, const char *word)

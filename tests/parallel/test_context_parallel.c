@@ -7,6 +7,7 @@
 #include "fsdp/parallelize.h"
 #include "nn/layers.h"
 #include "parallel/context_parallel.h"
+#include "support/models.h"
 #include "support/ranks.h"
 #include "tensor/tensor.h"
 
@@ -36,24 +37,12 @@ static fsdp_model_config config_of(const job *j)
 {
     bool gpt2 = j->architecture == FSDP_GPT2;
 
-    return (fsdp_model_config){.architecture = j->architecture,
-                               .n_layers = 2,
-                               .dim = 24,
-                               .n_heads = 4,
-                               .n_kv_heads = gpt2 ? 4 : 2,
-                               .head_dim = 6,
-                               .ffn_dim = 20,
-                               .vocab_size = VOCAB,
-                               .max_seq_len = 32,
-                               .norm_eps = 1e-5f,
-                               .rope_theta = 100,
-                               .rope_type = FSDP_ROPE_DEFAULT,
-                               .window = j->architecture == FSDP_MISTRAL ? 7 : 0,
-                               .local_layers = {j->architecture == FSDP_MISTRAL ? 3 : 0},
-                               .init_std = 0.3f,
-                               .dropout = j->dropout,
-                               .embd_dropout = j->dropout,
-                               .tie_word_embeddings = gpt2};
+    return MODEL_CONFIG(.architecture = j->architecture, .n_layers = 2, .dim = 24, .n_heads = 4,
+                        .n_kv_heads = gpt2 ? 4 : 2, .head_dim = 6, .ffn_dim = 20, .vocab_size = VOCAB,
+                        .max_seq_len = 32, .rope_theta = 100, .rope_type = FSDP_ROPE_DEFAULT,
+                        .window = j->architecture == FSDP_MISTRAL ? 7 : 0,
+                        .local_layers = {j->architecture == FSDP_MISTRAL ? 3 : 0}, .init_std = 0.3f,
+                        .dropout = j->dropout, .embd_dropout = j->dropout, .tie_word_embeddings = gpt2);
 }
 
 /* What a model is called with, on the host. */

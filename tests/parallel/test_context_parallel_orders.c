@@ -6,6 +6,7 @@
 #include "fsdp/parallelize.h"
 #include "nn/layers.h"
 #include "support/dice.h"
+#include "support/models.h"
 #include "support/ranks.h"
 #include "tensor/tensor.h"
 
@@ -49,22 +50,11 @@ typedef struct player {
 
 static fsdp_module *create(const player *p, float dropout, fsdp_mesh *mesh)
 {
-    const fsdp_model_config config = {.architecture = p->gpt2 ? FSDP_GPT2 : FSDP_LLAMA,
-                                      .n_layers = 2,
-                                      .dim = 12,
-                                      .n_heads = 2,
-                                      .n_kv_heads = p->gpt2 ? 2 : 1,
-                                      .head_dim = 6,
-                                      .ffn_dim = 10,
-                                      .vocab_size = VOCAB,
-                                      .max_seq_len = LENGTH,
-                                      .norm_eps = 1e-5f,
-                                      .rope_theta = 100,
-                                      .rope_type = FSDP_ROPE_DEFAULT,
-                                      .init_std = 0.3f,
-                                      .dropout = dropout,
-                                      .embd_dropout = dropout,
-                                      .tie_word_embeddings = p->gpt2};
+    const fsdp_model_config config =
+        MODEL_CONFIG(.architecture = p->gpt2 ? FSDP_GPT2 : FSDP_LLAMA, .n_layers = 2, .dim = 12, .n_heads = 2,
+                     .n_kv_heads = p->gpt2 ? 2 : 1, .head_dim = 6, .ffn_dim = 10, .vocab_size = VOCAB,
+                     .max_seq_len = LENGTH, .rope_theta = 100, .rope_type = FSDP_ROPE_DEFAULT, .init_std = 0.3f,
+                     .dropout = dropout, .embd_dropout = dropout, .tie_word_embeddings = p->gpt2);
     fsdp_module *model = CHECK_PTR(fsdp_model_create(p->context, test_device(p->context), &config));
 
     if (mesh)

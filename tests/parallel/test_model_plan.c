@@ -3,6 +3,7 @@
 #include "fsdp/models.h"
 #include "fsdp/parallelize.h"
 #include "parallel/parts.h"
+#include "support/models.h"
 #include "support/ranks.h"
 #include "tensor/tensor.h"
 
@@ -26,7 +27,7 @@ typedef struct job {
     fsdp_architecture architecture;
     int degree; /* that heads are to be divided by */
     fsdp_model_parallel_options options;
-    bool parallel, softcap, sum, each, meta, frozen, thawed; /* frozen before the plan, and thawed after it */
+    bool parallel, sum, each, meta, frozen, thawed; /* frozen before the plan, and thawed after it */
     bool apart; /* parts of the model are cut by calls of their own, over two meshes of a grid */
     fsdp_recompute_mode recompute;
     float dropout;
@@ -40,34 +41,16 @@ static fsdp_model_config config_of(const job *j)
     bool gemma = a == FSDP_GEMMA2 || a == FSDP_GEMMA3, gpt2 = a == FSDP_GPT2;
     int64_t heads = 2 * j->degree;
 
-    return (fsdp_model_config){
-        .architecture = a,
-        .n_layers = 2,
-        .dim = gpt2 ? 6 * heads : 20,
-        .n_heads = heads,
-        .n_kv_heads = gpt2 ? heads : j->degree,
-        .head_dim = 6,
-        .ffn_dim = 21,
-        .vocab_size = VOCAB,
-        .max_seq_len = 64,
-        .norm_eps = 1e-5f,
-        .rope_theta = 100,
-        .rope_type = FSDP_ROPE_DEFAULT,
-        .init_std = 0.3f,
-        .tie_word_embeddings = gemma || gpt2 || a == FSDP_SMOLLM3,
-        .attention_bias = a == FSDP_LLAMA,
-        .mlp_bias = a == FSDP_LLAMA,
-        .embd_dropout = gpt2 ? j->dropout : 0,
-        .dropout = gpt2 ? j->dropout : 0,
-        .window = 4,
-        .local_layers = {a == FSDP_OLMO2 || a == FSDP_LLAMA ? 0 : 1},
-        .no_rope_layers = {a == FSDP_SMOLLM3 ? 2 : 0},
-        .rotary_fraction = a == FSDP_PHI3 ? 0.7f : 0,
-        .local_rope_theta = a == FSDP_GEMMA3 ? 30 : 0,
-        .query_scalar = gemma ? 5 : 0,
-        .attention_softcap = a == FSDP_GEMMA2 ? 2 : 0,
-        .logits_softcap = a == FSDP_GEMMA2 ? 3 : 0,
-    };
+    return MODEL_CONFIG(.architecture = a, .n_layers = 2, .dim = gpt2 ? 6 * heads : 20, .n_heads = heads,
+                        .n_kv_heads = gpt2 ? heads : j->degree, .head_dim = 6, .ffn_dim = 21, .vocab_size = VOCAB,
+                        .max_seq_len = 64, .rope_theta = 100, .rope_type = FSDP_ROPE_DEFAULT, .init_std = 0.3f,
+                        .tie_word_embeddings = gemma || gpt2 || a == FSDP_SMOLLM3, .attention_bias = a == FSDP_LLAMA,
+                        .mlp_bias = a == FSDP_LLAMA, .embd_dropout = gpt2 ? j->dropout : 0,
+                        .dropout = gpt2 ? j->dropout : 0, .window = 4,
+                        .local_layers = {a == FSDP_OLMO2 || a == FSDP_LLAMA ? 0 : 1},
+                        .no_rope_layers = {a == FSDP_SMOLLM3 ? 2 : 0}, .rotary_fraction = a == FSDP_PHI3 ? 0.7f : 0,
+                        .local_rope_theta = a == FSDP_GEMMA3 ? 30 : 0, .query_scalar = gemma ? 5 : 0,
+                        .attention_softcap = a == FSDP_GEMMA2 ? 2 : 0, .logits_softcap = a == FSDP_GEMMA2 ? 3 : 0);
 }
 
 static fsdp_tensor *ids(fsdp_context *context, int step, bool targets)

@@ -11,6 +11,7 @@
 #include "nn/layers.h"
 #include "parallel/meshes.h"
 #include "support/dice.h"
+#include "support/models.h"
 #include "train/story.h"
 
 enum {
@@ -135,22 +136,11 @@ static void cut(player *p, const drawing *d)
 
 static void build(player *p, const drawing *d, int which)
 {
-    const fsdp_model_config config = {.architecture = d->gpt2 ? FSDP_GPT2 : FSDP_LLAMA,
-                                      .n_layers = 2,
-                                      .dim = 12,
-                                      .n_heads = 2,
-                                      .n_kv_heads = 2,
-                                      .head_dim = 6,
-                                      .ffn_dim = 11,
-                                      .vocab_size = VOCAB,
-                                      .max_seq_len = LENGTH,
-                                      .norm_eps = 1e-5f,
-                                      .rope_theta = 100,
-                                      .rope_type = FSDP_ROPE_DEFAULT,
-                                      .init_std = 0.3f,
-                                      .dropout = d->dropout,
-                                      .embd_dropout = d->dropout,
-                                      .tie_word_embeddings = d->gpt2};
+    const fsdp_model_config config =
+        MODEL_CONFIG(.architecture = d->gpt2 ? FSDP_GPT2 : FSDP_LLAMA, .n_layers = 2, .dim = 12, .n_heads = 2,
+                     .n_kv_heads = 2, .head_dim = 6, .ffn_dim = 11, .vocab_size = VOCAB, .max_seq_len = LENGTH,
+                     .rope_theta = 100, .rope_type = FSDP_ROPE_DEFAULT, .init_std = 0.3f, .dropout = d->dropout,
+                     .embd_dropout = d->dropout, .tie_word_embeddings = d->gpt2);
     fsdp_device *device = test_device(p->context);
 
     p->models[which] = CHECK_PTR(fsdp_model_create(p->context, which ? device : fsdp_meta(p->context), &config));
