@@ -113,10 +113,7 @@ static void open_real(fsdp__cudnn *out)
 #endif
     folder = folder ? folder : "/usr/local/cuda/lib64";
     snprintf(path, sizeof path, "%s/libcudnn.so.9", folder);
-    if (access(path, F_OK) != 0) {
-        print_message("skipped: there is no %s; FSDP_CUDNN_FOLDER names another folder\n", path);
-        skip();
-    }
+    test_skip_if(access(path, F_OK) != 0, "there is no %s; FSDP_CUDNN_FOLDER names another folder", path);
     CHECK_PTR(dlopen(FSDP_FAKE_DRIVER, RTLD_NOW | RTLD_GLOBAL));
     setenv("FSDP_CUDA_LIBRARIES", folder, 1);
     CHECK_OK(fsdp__cudnn_open(out));

@@ -563,10 +563,7 @@ TEST(the_real_library_has_all_that_is_called)
 
     folder = folder ? folder : "/usr/local/cuda/lib64";
     snprintf(path, sizeof path, "%s/libnccl.so.2", folder);
-    if (access(path, F_OK) != 0) {
-        print_message("skipped: there is no %s; FSDP_NCCL_FOLDER names another folder\n", path);
-        skip();
-    }
+    test_skip_if(access(path, F_OK) != 0, "there is no %s; FSDP_NCCL_FOLDER names another folder", path);
     setenv("FSDP_CUDA_LIBRARIES", folder, 1);
     CHECK_OK(fsdp__nccl_open(&nccl));
     unsetenv("FSDP_CUDA_LIBRARIES");

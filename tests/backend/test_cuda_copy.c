@@ -221,11 +221,5 @@ TEST(copies_through_pinned_pieces_keep_their_order)
 }
 
 #else
-
-TEST(the_headers_of_cuda_are_missing)
-{
-    print_message("skipped: CUDA's headers were not found\n");
-    skip();
-}
-
+MISSING_TEST(cuda)
 #endif

@@ -515,11 +515,5 @@ TEST(any_allocation_may_fail)
 }
 
 #else
-
-TEST(the_headers_of_cuda_are_missing)
-{
-    print_message("skipped: CUDA's headers were not found\n");
-    skip();
-}
-
+MISSING_TEST(cuda)
 #endif

@@ -354,11 +354,5 @@ TEST(memory_of_the_host_that_cannot_be_pinned_loses_no_device)
 }
 
 #else
-
-TEST(the_headers_of_cuda_are_missing)
-{
-    print_message("skipped: CUDA's headers were not found\n");
-    skip();
-}
-
+MISSING_TEST(cuda)
 #endif

@@ -467,11 +467,5 @@ TEST(no_step_waits_for_what_a_stream_waits_for)
 }
 
 #else
-
-TEST(the_headers_of_cuda_are_missing)
-{
-    print_message("skipped: CUDA's headers were not found\n");
-    skip();
-}
-
+MISSING_TEST(cuda)
 #endif

@@ -108,11 +108,5 @@ TEST(a_stamp_behind_a_pause_has_the_time_of_the_host)
 }
 
 #else
-
-TEST(the_headers_of_cuda_are_missing)
-{
-    print_message("skipped: CUDA's headers were not found\n");
-    skip();
-}
-
+MISSING_TEST(cuda)
 #endif

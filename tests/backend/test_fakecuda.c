@@ -379,8 +379,5 @@ TEST(a_launch_that_no_gpu_can_do_is_refused)
 }
 
 #else
-TEST(the_headers_of_cuda_are_missing)
-{
-    skip();
-}
+MISSING_TEST(cuda)
 #endif

@@ -6,10 +6,7 @@ static fsdp_device *gpu(fsdp_context *context)
 {
     fsdp_device *device = fsdp__device_open(context, "cuda", 0);
 
-    if (!device) {
-        print_message("skipped: %s\n", fsdp_last_error());
-        skip();
-    }
+    test_skip_if(!device, "%s", fsdp_last_error());
     return device;
 }
 

@@ -219,12 +219,5 @@ static void check_waits_for_the_end(void *(*act)(void *))
     fsdp__directory_close(&in);
 }
 
-TEST(no_file_begins_once_the_process_ends)
-{
-    check_waits_for_the_end(begin_too_late);
-}
-
-TEST(who_has_lost_a_file_to_the_end_of_the_process_waits_for_it)
-{
-    check_waits_for_the_end(finish_too_late);
-}
+CALL_TEST(no_file_begins_once_the_process_ends, check_waits_for_the_end(begin_too_late))
+CALL_TEST(who_has_lost_a_file_to_the_end_of_the_process_waits_for_it, check_waits_for_the_end(finish_too_late))

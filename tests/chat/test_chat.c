@@ -169,35 +169,12 @@ static void check_folder(const char *folder)
     free(path);
 }
 
-TEST(chatml_agrees)
-{
-    check_folder("chatml");
-}
-
-TEST(headers_agree)
-{
-    check_folder("llama3-headers");
-}
-
-TEST(instructions_in_brackets_agree)
-{
-    check_folder("mistral-inst");
-}
-
-TEST(turns_agree)
-{
-    check_folder("gemma-turns");
-}
-
-TEST(tools_and_thoughts_agree)
-{
-    check_folder("qwen3-tools");
-}
-
-TEST(a_default_system_message_agrees)
-{
-    check_folder("smollm2-default-system");
-}
+CALL_TEST(chatml_agrees, check_folder("chatml"))
+CALL_TEST(headers_agree, check_folder("llama3-headers"))
+CALL_TEST(instructions_in_brackets_agree, check_folder("mistral-inst"))
+CALL_TEST(turns_agree, check_folder("gemma-turns"))
+CALL_TEST(tools_and_thoughts_agree, check_folder("qwen3-tools"))
+CALL_TEST(a_default_system_message_agrees, check_folder("smollm2-default-system"))
 
 /* ---- rows of every kind; the folder of these tests has a token for each byte ---- */
 

@@ -173,10 +173,7 @@ TEST(a_child_of_fork_leaves_its_parents_save_alone)
     job j;
 
     test_not_on_gpu("a child of fork() has none of its threads");
-    if (TEST_SANITIZED) {
-        print_message("skipped: a sanitizer takes the child for the parent, which has not joined its thread\n");
-        skip();
-    }
+    test_skip_if(TEST_SANITIZED, "a sanitizer takes the child for the parent, which has not joined its thread");
     context = test_context();
     j = job_create();
     saver = saver_of(context, &j, &(fsdp_checkpoint_saver_options){.async = true});

@@ -35,10 +35,7 @@ static void shorten(const fixture *f, const char *old, const char *new)
 /* Gives a step few tokens, too: each thread of the fake GPU runs by itself. */
 static void need_gpu(const fixture *f)
 {
-    if (access(PLUGIN, F_OK) != 0) {
-        print_message("skipped: there is no plug-in for the fake GPU\n");
-        skip();
-    }
+    test_skip_if(access(PLUGIN, F_OK) != 0, "there is no plug-in for the fake GPU");
     shorten(f, "  seq_len: 32\n", "  seq_len: 16\n");
     shorten(f, "local_batch_size: 4\n", "local_batch_size: 1\n");
 }

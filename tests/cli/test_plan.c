@@ -60,10 +60,7 @@ static void compare_with_plan(const json_t *plan, const json_t *step)
 
 static void need_plugin(void)
 {
-    if (access(PLUGIN, F_OK) == 0)
-        return;
-    print_message("skipped: there is no plug-in for the fake GPU\n");
-    skip();
+    test_skip_if(access(PLUGIN, F_OK) != 0, "there is no plug-in for the fake GPU");
 }
 
 /* Both read the same config, and share a GPU: of a plan that is for other settings, or another device, no line agrees.

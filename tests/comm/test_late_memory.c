@@ -206,11 +206,5 @@ TEST(steps_map_memory_while_another_rank_is_late)
 }
 
 #else
-
-TEST(the_headers_of_cuda_are_missing)
-{
-    print_message("skipped: CUDA's headers were not found\n");
-    skip();
-}
-
+MISSING_TEST(cuda)
 #endif

@@ -157,10 +157,7 @@ TEST(without_the_library_it_says_what_to_install_and_how_to_do_without)
 
     write_rows(&f, FILE_OF("refused", "he\n"));
     setenv("FSDP_ARROW_LIBRARIES", "::/nowhere", 1);
-    if (dlopen("libparquet-glib.so", RTLD_LAZY)) {
-        print_message("skipped: the loader finds libparquet-glib.so\n");
-        skip();
-    }
+    test_skip_if(dlopen("libparquet-glib.so", RTLD_LAZY), "the loader finds libparquet-glib.so");
     text_refused(&f, "a.parquet", NULL, "libparquet-glib.so of Arrow GLib reads, and that was not found: install it");
     CHECK_CONTAINS(fsdp_last_error(), "libparquet-glib-dev");
     CHECK_CONTAINS(fsdp_last_error(), "or write it as JSON lines: python3 -c \"import pandas; pandas.read_parquet(");

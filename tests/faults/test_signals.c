@@ -317,10 +317,7 @@ static run start_as_process_one(fixture *f, const char *const *argv)
         program_start(f->directory, (const char *const[]){"unshare", "--pid", "--fork", "--mount-proc", "true", NULL});
 
     program_wait(&probe);
-    if (probe.status != 0) {
-        print_message("skipped: no process namespaces here\n");
-        skip();
-    }
+    test_skip_if(probe.status != 0, "no process namespaces here");
     for (int i = 0; argv[i]; i++)
         all[5 + i] = argv[i];
     return run_start(f->directory, all);
@@ -409,10 +406,7 @@ static void check_kept(fixture *f, bool rank)
     CHECK(run_await_output(&r, "ready"));
     kept = rank ? find_below(r.program.pid, "sh") : first_child(first_child(r.program.pid));
     CHECK(kept > 0);
-    if (ptrace(PTRACE_SEIZE, kept, NULL, NULL) != 0) {
-        print_message("skipped: nobody may trace here\n");
-        skip();
-    }
+    test_skip_if(ptrace(PTRACE_SEIZE, kept, NULL, NULL) != 0, "nobody may trace here");
     test_write_file(go, "", 0);
     CHECK(run_await_output(&r, "has ended, but a process outside this container, which traces it, has not let it go"));
     while ((ended = waitpid(kept, NULL, __WALL)) < 0 && errno == EINTR)

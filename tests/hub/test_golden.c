@@ -102,20 +102,9 @@ static void check_model(const char *folder)
     unload(&f);
 }
 
-TEST(gpt2_equals_pytorch)
-{
-    check_model(MODELS "tiny-gpt2");
-}
-
-TEST(llama_with_grouped_heads_from_many_files_equals_pytorch)
-{
-    check_model(MODELS "tiny-llama");
-}
-
-TEST(llama_with_a_tied_head_equals_pytorch)
-{
-    check_model(MODELS "tiny-llama-tied-st");
-}
+CALL_TEST(gpt2_equals_pytorch, check_model(MODELS "tiny-gpt2"))
+CALL_TEST(llama_with_grouped_heads_from_many_files_equals_pytorch, check_model(MODELS "tiny-llama"))
+CALL_TEST(llama_with_a_tied_head_equals_pytorch, check_model(MODELS "tiny-llama-tied-st"))
 
 /* The same model as before, in two files of torch.save. */
 TEST(llama_of_pytorchs_own_files_equals_pytorch)

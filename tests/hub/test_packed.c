@@ -132,15 +132,8 @@ static void check_model(const char *name)
     fsdp_context_free(context);
 }
 
-TEST(packed_gpt2_has_the_losses_of_transformers)
-{
-    check_model("tiny-gpt2");
-}
-
-TEST(packed_llama_has_the_losses_of_transformers)
-{
-    check_model("tiny-llama");
-}
+CALL_TEST(packed_gpt2_has_the_losses_of_transformers, check_model("tiny-gpt2"))
+CALL_TEST(packed_llama_has_the_losses_of_transformers, check_model("tiny-llama"))
 
 static int test_main(void)
 {

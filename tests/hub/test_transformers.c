@@ -49,20 +49,9 @@ static void check(const char *model, fsdp_dtype dtype, uint64_t limit_bytes, dou
     test_directory_free(directory);
 }
 
-TEST(gpt2_loads)
-{
-    check("tiny-gpt2", FSDP_F32, 1 << 30, 1e-4);
-}
-
-TEST(split_llama_loads)
-{
-    check("tiny-llama", FSDP_F32, 100000, 1e-4);
-}
-
-TEST(tied_llama_in_bfloat16_loads)
-{
-    check("tiny-llama-tied-st", FSDP_BF16, 1 << 30, 5e-2);
-}
+CALL_TEST(gpt2_loads, check("tiny-gpt2", FSDP_F32, 1 << 30, 1e-4))
+CALL_TEST(split_llama_loads, check("tiny-llama", FSDP_F32, 100000, 1e-4))
+CALL_TEST(tied_llama_in_bfloat16_loads, check("tiny-llama-tied-st", FSDP_BF16, 1 << 30, 5e-2))
 
 static int test_main(void)
 {

@@ -214,10 +214,7 @@ TEST(a_killed_test_leaves_no_control_group)
             usleep(5000);
         }
     }
-    if (begun == 0) {
-        print_message("skipped: no control group may be made here\n");
-        skip();
-    }
+    test_skip_if(begun == 0, "no control group may be made here");
 }
 
 /* ---- the guardian ---- */

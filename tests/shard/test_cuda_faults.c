@@ -279,8 +279,5 @@ TEST_WITH(a_kernel_that_needs_more_shared_memory_than_a_block_has_is_named, open
 }
 
 #else
-TEST(the_headers_of_cuda_are_missing)
-{
-    skip();
-}
+MISSING_TEST(cuda)
 #endif

@@ -37,10 +37,7 @@ bool test_has_gpu(void)
 
 void test_need_gpu(void)
 {
-    if (test_has_gpu())
-        return;
-    print_message("skipped: there is no GPU, nor the plug-in of the fake one\n");
-    skip();
+    test_skip_if(!test_has_gpu(), "there is no GPU, nor the plug-in of the fake one");
 }
 
 void test_run_behind(fsdp_device *device)

@@ -46,12 +46,23 @@ bool test_on_cpu(void)
     return !name || strcmp(name, "cpu") == 0;
 }
 
+void test_skip_if(bool so, const char *reason, ...)
+{
+    char text[512];
+    va_list arguments;
+
+    if (!so)
+        return;
+    va_start(arguments, reason);
+    vsnprintf(text, sizeof text, reason, arguments);
+    va_end(arguments);
+    print_message("skipped: %s\n", text);
+    skip();
+}
+
 void test_only_on_cpu(const char *reason)
 {
-    if (test_on_cpu())
-        return;
-    print_message("skipped on '%s': %s\n", getenv("FSDP_TEST_DEVICE"), reason);
-    skip();
+    test_skip_if(!test_on_cpu(), "on '%s': %s", getenv("FSDP_TEST_DEVICE"), reason);
 }
 
 static bool on_gpu(void)
@@ -68,10 +79,7 @@ bool test_has_cpu_bits(void)
 
 void test_not_on_gpu(const char *reason)
 {
-    if (!on_gpu())
-        return;
-    print_message("skipped on '%s': %s\n", getenv("FSDP_TEST_DEVICE"), reason);
-    skip();
+    test_skip_if(on_gpu(), "on '%s': %s", getenv("FSDP_TEST_DEVICE"), reason);
 }
 
 void test_check_eq(int64_t actual, int64_t expected, const char *actual_text, const char *expected_text,

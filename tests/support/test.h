@@ -59,6 +59,15 @@
 #define CONTEXT_TEST(name) TEST_OF(name, test_context_setup, test_context_teardown, fsdp_context *context)
 int test_context_setup(void **state);
 int test_context_teardown(void **state);
+/* A case that is one call: a row where cases differ in values alone. */
+#define CALL_TEST(name, call) \
+    TEST(name)                \
+    {                         \
+        call;                 \
+    }
+/* Stands for the cases of a file whose headers are missing. */
+#define MISSING_TEST(what) \
+    CALL_TEST(the_headers_of_##what##_are_missing, test_skip_if(true, "the headers of " #what " were not found"))
 /* Gives a file another function than one that runs its cases: it returns what main() would. */
 #define TEST_FILE(function)                                                   \
     __attribute__((constructor)) static void add_this_file(void)              \
@@ -127,6 +136,8 @@ void test_only_on_cpu(const char *reason);
 bool test_has_cpu_bits(void);
 /* Skips the case on a GPU, with the reason. */
 void test_not_on_gpu(const char *reason);
+/* Skips the case, with the reason, where that is so. */
+void test_skip_if(bool so, const char *reason, ...) FSDP_PRINTF(2, 3);
 /* Gives the device's own stream a thread, so that the device runs behind the host. Call it before anything has kept the
  * stream. */
 void test_run_behind(fsdp_device *device);

@@ -105,45 +105,14 @@ static void check_tokenizer(const char *name)
     json_decref(all);
 }
 
-TEST(bpe_of_sentencepiece)
-{
-    check_tokenizer("bpe.model");
-}
-
-TEST(bpe_whose_pieces_cross_spaces)
-{
-    check_tokenizer("across.model");
-}
-
-TEST(unigram_with_a_table_of_characters)
-{
-    check_tokenizer("unigram.model");
-}
-
-TEST(unigram_with_an_unknown_token)
-{
-    check_tokenizer("plain.model");
-}
-
-TEST(json_as_of_llama_2)
-{
-    check_tokenizer("llama.json");
-}
-
-TEST(json_as_of_mistral)
-{
-    check_tokenizer("mistral.json");
-}
-
-TEST(json_as_of_gemma)
-{
-    check_tokenizer("gemma.json");
-}
-
-TEST(json_as_of_t5)
-{
-    check_tokenizer("t5.json");
-}
+CALL_TEST(bpe_of_sentencepiece, check_tokenizer("bpe.model"))
+CALL_TEST(bpe_whose_pieces_cross_spaces, check_tokenizer("across.model"))
+CALL_TEST(unigram_with_a_table_of_characters, check_tokenizer("unigram.model"))
+CALL_TEST(unigram_with_an_unknown_token, check_tokenizer("plain.model"))
+CALL_TEST(json_as_of_llama_2, check_tokenizer("llama.json"))
+CALL_TEST(json_as_of_mistral, check_tokenizer("mistral.json"))
+CALL_TEST(json_as_of_gemma, check_tokenizer("gemma.json"))
+CALL_TEST(json_as_of_t5, check_tokenizer("t5.json"))
 
 TEST(specials_go_around_a_text)
 {

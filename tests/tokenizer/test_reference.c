@@ -69,12 +69,5 @@ static void check_folder(const char *tokenizer_name, const char *vectors_name)
     free(vectors_path);
 }
 
-TEST(gpt2_agrees_to_the_id)
-{
-    check_folder("gpt2-tokenizer.json", "gpt2-vectors.json");
-}
-
-TEST(llama_3_agrees_to_the_id)
-{
-    check_folder("llama3-tokenizer.json", "llama3-vectors.json");
-}
+CALL_TEST(gpt2_agrees_to_the_id, check_folder("gpt2-tokenizer.json", "gpt2-vectors.json"))
+CALL_TEST(llama_3_agrees_to_the_id, check_folder("llama3-tokenizer.json", "llama3-vectors.json"))

@@ -359,25 +359,10 @@ static void check(event what)
     }
 }
 
-TEST(what_is_frozen_is_thawed)
-{
-    check(FREEZES);
-}
-
-TEST(a_failed_step_leaves_nothing_behind_and_a_late_rank_changes_nothing)
-{
-    check(FAILS);
-}
-
-TEST(microbatches_add_up_whatever_is_called_between_them)
-{
-    check(MIXES);
-}
-
-TEST(ignored_parameters_stay_cut_and_unsharded)
-{
-    check(IGNORES);
-}
+CALL_TEST(what_is_frozen_is_thawed, check(FREEZES))
+CALL_TEST(a_failed_step_leaves_nothing_behind_and_a_late_rank_changes_nothing, check(FAILS))
+CALL_TEST(microbatches_add_up_whatever_is_called_between_them, check(MIXES))
+CALL_TEST(ignored_parameters_stay_cut_and_unsharded, check(IGNORES))
 
 TEST(an_overflow_on_any_rank_skips_the_step_on_all)
 {

@@ -172,10 +172,7 @@ SCENE_TEST(the_real_library_refuses_without_a_driver)
         snprintf(path, sizeof path, "%s/libcupti.so.13", folders[i]);
         setenv("FSDP_CUDA_LIBRARIES", folders[i], 1);
     }
-    if (driver || access(path, F_OK) != 0) {
-        print_message("skipped: %s\n", driver ? "there is a driver" : "there is no libcupti.so.13");
-        skip();
-    }
+    test_skip_if(driver || access(path, F_OK) != 0, "%s", driver ? "there is a driver" : "there is no libcupti.so.13");
     trace_alone(s);
     check_lacks(s, "cuptiActivity");
     CHECK_CONTAINS(s->said, "the driver must know this version of CUPTI");
@@ -311,11 +308,5 @@ SCENE_TEST(no_allocation_that_fails_costs_more_than_records)
 }
 
 #else
-
-TEST(the_headers_of_cupti_are_missing)
-{
-    print_message("skipped: the headers of CUDA or of CUPTI were not found\n");
-    skip();
-}
-
+MISSING_TEST(cupti)
 #endif
