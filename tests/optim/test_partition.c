@@ -374,18 +374,11 @@ TEST(nor_is_what_is_sharded_later_stepped)
         test_run_ranks(2, shard_afterwards, consolidate ? state : NULL);
 }
 
-typedef struct fault {
-    fsdp__fault_kind kind;
-    long nth;
-    bool hit;
-    int failed;
-} fault;
-
 static void fail_on_one(fsdp_context *context, void *arg)
 {
-    bool mine = fsdp_context_rank(context) == 1;
     fsdp_tensor *gradients[PARAMS];
-    fault *f = arg;
+    test_fault *f = arg;
+    fsdp_status status;
     model m;
 
     model_init(&m, context, ADAMW, &(fsdp_partition_options){.parameters_as_bucket_view = f->nth % 2});
@@ -393,19 +386,13 @@ static void fail_on_one(fsdp_context *context, void *arg)
         gradients[i] = make(context, i, 1);
     for (int i = 0; i < PARAMS; i++)
         CHECK_OK(fsdp_tensor_set_grad(m.tensors[i], gradients[i]));
-    if (mine)
-        fsdp__fault_arm(f->kind, f->nth);
-    if (fsdp_optimizer_step(m.optimizer) != FSDP_OK ||
-        fsdp_optimizer_consolidate_state_dict(m.optimizer, 1) != FSDP_OK ||
-        fsdp_stream_synchronize(fsdp_device_stream(test_device(context))) != FSDP_OK) {
-        CHECK(fsdp_last_error()[0] != '\0');
-        fsdp_abort(context, fsdp_last_error());
-        __atomic_fetch_add(&f->failed, 1, __ATOMIC_RELAXED);
-    }
-    if (mine) {
-        f->hit = fsdp__fault_hit(f->kind);
-        fsdp__fault_arm(f->kind, 0);
-    }
+    test_begin_fault(context, f);
+    status = fsdp_optimizer_step(m.optimizer);
+    if (status == FSDP_OK)
+        status = fsdp_optimizer_consolidate_state_dict(m.optimizer, 1);
+    if (status == FSDP_OK)
+        status = fsdp_stream_synchronize(fsdp_device_stream(test_device(context)));
+    test_end_fault(context, f, status);
     for (int i = 0; i < PARAMS; i++)
         fsdp_tensor_unref(gradients[i]);
     model_free(&m);
@@ -442,16 +429,10 @@ TEST(what_fails_on_one_rank_ends_all)
     static const fsdp__fault_kind kinds[] = {FSDP__FAULT_ALLOCATION, FSDP__FAULT_COLLECTIVE};
 
     for (int k = 0; k < 2; k++) {
-        fault f = {.kind = kinds[k], .hit = true};
+        test_fault f = {.kind = kinds[k], .nth = 1};
 
-        for (f.nth = 1; f.hit; f.nth++) {
-            f.hit = false;
-            f.failed = 0;
-            test_run_ranks(3, fail_on_one, &f);
-            if (f.hit && f.kind == FSDP__FAULT_COLLECTIVE)
-                CHECK_EQ(f.failed, 3);
-            CHECK(f.failed >= f.hit);
-        }
-        CHECK(f.nth > 5);
+        for (; test_run_fault(3, fail_on_one, &f, &f); f.nth++)
+            CHECK(f.kind == FSDP__FAULT_COLLECTIVE ? f.failed == 3 : f.failed >= 1);
+        CHECK(f.nth > 4);
     }
 }

@@ -264,13 +264,6 @@ WORLDS_TEST(modules_may_be_freed_before_the_backward, 1, 3)
 
 /* ---- failures ---- */
 
-typedef struct fault {
-    fsdp__fault_kind kind;
-    long nth;
-    bool hit;
-    int failed;
-} fault;
-
 static fsdp_status step(fsdp_module *net, fsdp_tensor *x)
 {
     fsdp_tensor *y = fsdp_mean(fsdp_square(fsdp_call(net, x)));
@@ -283,52 +276,33 @@ static fsdp_status step(fsdp_module *net, fsdp_tensor *x)
 
 static void fail_on_one(fsdp_context *context, void *arg)
 {
-    fault *f = arg;
     fsdp_module *net = create(context, &usual, true);
-    bool mine = fsdp_context_rank(context) == 1;
     fsdp_tensor *x;
-    fsdp_status status;
 
     CHECK_OK(fsdp_scope_begin(context));
     x = input(context, &usual, 1);
     test_meet();
-    if (mine)
-        fsdp__fault_arm(f->kind, f->nth);
-    status = step(net, x);
-    if (mine) {
-        f->hit = fsdp__fault_hit(f->kind);
-        fsdp__fault_arm(f->kind, 0);
-    }
-    test_tell_failure(context, status, &f->failed);
+    test_begin_fault(context, arg);
+    test_end_fault(context, arg, step(net, x));
     fsdp_scope_end(context, NULL);
     fsdp_module_unref(net);
 }
 
 static void fail_each(fsdp__fault_kind kind)
 {
-    fault f = {.kind = kind, .hit = true};
+    test_fault f = {.kind = kind, .nth = 1};
     int tried = 0;
 
     test_not_on_gpu("a rank that waits for nothing of a GPU need not hear that it has failed");
-    for (f.nth = 1; f.hit; f.nth += test_long() ? 1 : test_brief() ? 5 : 2) {
-        f.hit = false;
-        f.failed = 0;
-        test_run_ranks(3, fail_on_one, &f);
-        CHECK(f.failed == (f.hit ? 3 : 0) || (f.hit && kind == FSDP__FAULT_ALLOCATION && f.failed > 0));
+    for (; test_run_fault(3, fail_on_one, &f, &f); f.nth += test_long() ? 1 : test_brief() ? 5 : 2) {
+        CHECK(f.failed == 3 || (kind == FSDP__FAULT_ALLOCATION && f.failed > 0));
         tried++;
     }
-    CHECK(tried > 3);
+    CHECK(tried > 2);
 }
 
-TEST(the_nth_collective_of_one_rank_fails)
-{
-    fail_each(FSDP__FAULT_COLLECTIVE);
-}
-
-TEST(the_nth_allocation_of_one_rank_fails)
-{
-    fail_each(FSDP__FAULT_ALLOCATION);
-}
+CALL_TEST(the_nth_collective_of_one_rank_fails, fail_each(FSDP__FAULT_COLLECTIVE))
+CALL_TEST(the_nth_allocation_of_one_rank_fails, fail_each(FSDP__FAULT_ALLOCATION))
 
 /* ---- misuse ---- */
 

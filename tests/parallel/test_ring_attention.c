@@ -382,19 +382,10 @@ RANKS_TEST(what_cannot_be_cut_is_refused, 1)
 
 /* ---- failures ---- */
 
-typedef struct fault {
-    fsdp__fault_kind kind;
-    long nth;
-    bool hit;
-    int failed;
-} fault;
-
 /* One of three ranks fails while keys and values are on their way, and nothing of it outlives the call. */
 static void fail_on_one(fsdp_context *context, void *arg)
 {
     const setting s = {3, 3, 4, 2, FSDP_F32, {.causal = true}, 0, 0, true};
-    bool one = fsdp_context_rank(context) == 1;
-    fault *f = arg;
     fsdp__side_stream *side = NULL;
     fsdp_tensor *x[3], *y;
     fsdp_status status;
@@ -404,46 +395,30 @@ static void fail_on_one(fsdp_context *context, void *arg)
         x[i] = mine(context, &s, leaf(context, &s, i == 0 ? s.heads : s.kv_heads, (uint64_t)i));
     test_meet();
     CHECK_OK(fsdp__side_stream_open(&side, test_device(context)));
-    if (one)
-        fsdp__fault_arm(f->kind, f->nth);
+    test_begin_fault(context, arg);
     y = fsdp_sum(over_ranks(&s, x, &s.options, &side));
     status = y ? fsdp_backward(y) : fsdp_last_status();
     if (status == FSDP_OK)
         status = fsdp_stream_synchronize(fsdp_device_stream(test_device(context)));
-    if (one) {
-        f->hit = fsdp__fault_hit(f->kind);
-        fsdp__fault_arm(f->kind, 0);
-    }
-    test_tell_failure(context, status, &f->failed);
+    test_end_fault(context, arg, status);
     fsdp_scope_end(context, NULL);
     fsdp__side_stream_unref(side);
 }
 
 static void fail_each(fsdp__fault_kind kind)
 {
-    fault f = {.kind = kind, .hit = true};
+    test_fault f = {.kind = kind, .nth = 1};
 
     test_not_on_gpu("a rank that waits for nothing of a GPU need not hear that it has failed");
-    for (f.nth = 1; f.hit; f.nth += kind == FSDP__FAULT_COLLECTIVE ? 1 : test_brief() ? 29 : 7) {
-        f.hit = false;
-        f.failed = 0;
-        test_run_ranks(3, fail_on_one, &f);
-        /* A view that finds no memory may become a copy that does. */
-        if (f.failed != (f.hit ? 3 : 0) && !(f.hit && kind == FSDP__FAULT_ALLOCATION))
-            TEST_FAIL("number %ld: %s, and %d ranks failed", f.nth, f.hit ? "hit" : "not hit", f.failed);
-    }
-    CHECK(f.nth > 9);
+    for (; test_run_fault(3, fail_on_one, &f, &f); f.nth += kind == FSDP__FAULT_COLLECTIVE ? 1 : test_brief() ? 29 : 7)
+        if (f.failed != 3 &&
+            kind == FSDP__FAULT_COLLECTIVE) /* a view that finds no memory may become a copy that does */
+            TEST_FAIL("number %ld: %d ranks failed", f.nth, f.failed);
+    CHECK(f.nth > 8);
 }
 
-TEST(the_nth_collective_of_one_rank_fails)
-{
-    fail_each(FSDP__FAULT_COLLECTIVE);
-}
-
-TEST(the_nth_allocation_of_one_rank_fails)
-{
-    fail_each(FSDP__FAULT_ALLOCATION);
-}
+CALL_TEST(the_nth_collective_of_one_rank_fails, fail_each(FSDP__FAULT_COLLECTIVE))
+CALL_TEST(the_nth_allocation_of_one_rank_fails, fail_each(FSDP__FAULT_ALLOCATION))
 
 RANKS_TEST(a_failing_allocation_is_an_error, 1)
 {

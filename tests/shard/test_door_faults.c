@@ -27,11 +27,8 @@ static const door doors[] = {
 };
 
 typedef struct fault {
-    fsdp__fault_kind kind;
-    long nth;
+    test_fault fault;
     const door *door;
-    bool hit;
-    int failed_ranks;
 } fault;
 
 static fsdp_status enter(fsdp_module *module, const door *d)
@@ -79,37 +76,24 @@ static void run_with_fault(fsdp_context *context, void *arg)
 {
     fault *f = arg;
     fsdp_module *module = net_create(context, test_device(context), BLOCKS);
-    bool mine = fsdp_context_rank(context) == 1;
-    fsdp_status status;
 
     CHECK_OK(fsdp_module_initialize(module, 1));
-    if (mine)
-        fsdp__fault_arm(f->kind, f->nth);
-    status = run(module, f->door);
-    if (mine) {
-        f->hit = fsdp__fault_hit(f->kind);
-        fsdp__fault_arm(f->kind, 0);
-    }
-    test_tell_failure(context, status, &f->failed_ranks);
+    test_begin_fault(context, &f->fault);
+    test_end_fault(context, &f->fault, run(module, f->door));
     fsdp_module_unref(module);
 }
 
 static void fail_each(fsdp__fault_kind kind, const door *d)
 {
-    fault f = {.kind = kind, .door = d};
+    fault of = {{.kind = kind, .nth = 1}, d};
+    test_fault *f = &of.fault;
     long tried = 0;
 
-    for (f.nth = 1;; f.nth += test_long() ? 1 : 1 + f.nth / (test_brief() ? 5 : 10)) {
-        f.hit = false;
-        f.failed_ranks = 0;
-        test_run_ranks(WORLD, run_with_fault, &f);
-        if (!f.hit)
-            break;
-        if (f.failed_ranks == 0 || (kind == FSDP__FAULT_COLLECTIVE && f.failed_ranks != WORLD))
-            TEST_FAIL("door %d, fault %ld: %d ranks failed", (int)(d - doors), f.nth, f.failed_ranks);
-        tried++;
+    for (; test_run_fault(WORLD, run_with_fault, &of, f); tried++) {
+        if (f->failed == 0 || (kind == FSDP__FAULT_COLLECTIVE && f->failed != WORLD))
+            TEST_FAIL("door %d, fault %ld: %d ranks failed", (int)(d - doors), f->nth, f->failed);
+        f->nth += test_long() ? 1 : 1 + f->nth / (test_brief() ? 5 : 10);
     }
-    CHECK_EQ(f.failed_ranks, 0);
     CHECK(tried > 5);
 }
 

@@ -14,12 +14,9 @@ enum {
 };
 
 typedef struct fault {
-    fsdp__fault_kind kind;
-    long nth;
+    test_fault fault;
     fsdp_shard_options options;
-    bool hybrid; /* three replicas */
-    bool hit;
-    int failed_ranks;
+    bool hybrid;                      /* three replicas */
     uint64_t gradients[SLICED_WORLD]; /* a hash of each rank's, in the end */
     atomic_int *unasked;              /* failures of streams that the log has told of */
 } fault;
@@ -65,7 +62,6 @@ static void run_with_fault(fsdp_context *context, void *arg)
     fault *f = arg;
     fsdp_module *module = net_create(context, fsdp_meta(context), BLOCKS);
     fsdp_shard_options options = f->options;
-    bool mine = fsdp_context_rank(context) == 1;
     fsdp_status status;
 
     fsdp_context_set_log(context, FSDP_LOG_ERROR, see_line, f->unasked);
@@ -73,14 +69,9 @@ static void run_with_fault(fsdp_context *context, void *arg)
     if (f->hybrid)
         options.mesh = net_hybrid_mesh(context, WORLD);
     test_meet();
-    if (mine)
-        fsdp__fault_arm(f->kind, f->nth);
+    test_begin_fault(context, &f->fault);
     status = run(module, &options);
-    if (mine) {
-        f->hit = fsdp__fault_hit(f->kind);
-        fsdp__fault_arm(f->kind, 0);
-    }
-    test_tell_failure(context, status, &f->failed_ranks);
+    test_end_fault(context, &f->fault, status);
     if (status == FSDP_OK)
         f->gradients[fsdp_context_rank(context)] = hash_gradients(module);
     fsdp_module_zero_grad(module);
@@ -92,33 +83,29 @@ static void run_with_fault(fsdp_context *context, void *arg)
  * there is none to queue a wait. */
 static bool may_do_without(const fault *f)
 {
-    return f->kind == FSDP__FAULT_ALLOCATION && (!test_has_cpu_bits() || f->options.gather_extension);
+    return f->fault.kind == FSDP__FAULT_ALLOCATION && (!test_has_cpu_bits() || f->options.gather_extension);
 }
 
-static void fail_each_of(fault f)
+static void fail_each_of(fault of)
 {
-    int world = f.options.reshard_after_forward_ranks ? SLICED_WORLD : WORLD;
+    test_fault *f = &of.fault;
+    int world = of.options.reshard_after_forward_ranks ? SLICED_WORLD : WORLD;
     uint64_t expected[SLICED_WORLD];
     long tried = 0;
     atomic_int unasked = 0;
 
-    f.unasked = &unasked;
-    test_run_ranks(world, run_with_fault, &f);
-    memcpy(expected, f.gradients, sizeof expected);
-    for (f.nth = 1;; f.nth += test_long() ? 1 : 1 + f.nth / (test_brief() ? 5 : 10)) {
-        f.hit = false;
-        f.failed_ranks = 0;
-        test_run_ranks(world, run_with_fault, &f);
-        if (f.failed_ranks == 0)
-            CHECK_BYTES(f.gradients, expected, sizeof expected);
-        if (!f.hit)
-            break;
-        if (f.kind == FSDP__FAULT_COLLECTIVE)
-            CHECK(f.failed_ranks == world && unasked == 0);
-        CHECK(f.failed_ranks >= 1 || may_do_without(&f));
-        tried++;
+    of.unasked = &unasked;
+    test_run_ranks(world, run_with_fault, &of);
+    memcpy(expected, of.gradients, sizeof expected);
+    for (f->nth = 1; test_run_fault(world, run_with_fault, &of, f); tried++) {
+        if (f->failed == 0)
+            CHECK_BYTES(of.gradients, expected, sizeof expected);
+        if (f->kind == FSDP__FAULT_COLLECTIVE)
+            CHECK(f->failed == world && unasked == 0);
+        CHECK(f->failed >= 1 || may_do_without(&of));
+        f->nth += test_long() ? 1 : 1 + f->nth / (test_brief() ? 5 : 10);
     }
-    CHECK_EQ(f.failed_ranks, 0);
+    CHECK_BYTES(of.gradients, expected, sizeof expected);
     CHECK(tried > 5);
 }
 
@@ -127,7 +114,7 @@ static const fsdp_shard_options copies = {.no_shared_memory = true, .offload_pol
 
 static void fail_each(fsdp__fault_kind kind, fsdp_shard_options options)
 {
-    fail_each_of((fault){.kind = kind, .options = options});
+    fail_each_of((fault){.fault.kind = kind, .options = options});
 }
 
 /* Measured, encoded, received and decoded, from memory that ranks share or not. */
@@ -147,7 +134,7 @@ TEST(the_nth_collective_fails_on_one_rank)
     fail_each(FSDP__FAULT_COLLECTIVE, (fsdp_shard_options){.overlap = FSDP_OVERLAP_WORKER});
     fail_each(FSDP__FAULT_COLLECTIVE, (fsdp_shard_options){.mp_policy.param_dtype = FSDP_BF16});
     fail_each(FSDP__FAULT_COLLECTIVE, (fsdp_shard_options){.reshard_after_forward_ranks = 2});
-    fail_each_of((fault){.kind = FSDP__FAULT_COLLECTIVE, .hybrid = true});
+    fail_each_of((fault){.fault.kind = FSDP__FAULT_COLLECTIVE, .hybrid = true});
     fail_each_in_one_byte(FSDP__FAULT_COLLECTIVE);
 }
 
@@ -157,6 +144,6 @@ TEST(the_nth_allocation_fails_on_one_rank)
     fail_each(FSDP__FAULT_ALLOCATION, copies);
     fail_each(FSDP__FAULT_ALLOCATION, (fsdp_shard_options){.overlap = FSDP_OVERLAP_WORKER});
     fail_each(FSDP__FAULT_ALLOCATION, (fsdp_shard_options){.reshard_after_forward_ranks = 2});
-    fail_each_of((fault){.kind = FSDP__FAULT_ALLOCATION, .hybrid = true});
+    fail_each_of((fault){.fault.kind = FSDP__FAULT_ALLOCATION, .hybrid = true});
     fail_each_in_one_byte(FSDP__FAULT_ALLOCATION);
 }

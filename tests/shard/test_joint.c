@@ -406,10 +406,8 @@ RANKS_TEST(a_failure_of_one_rank_is_everybodys, 4)
 }
 
 typedef struct fault {
-    fsdp__fault_kind kind;
-    long nth;
-    bool low, hit;
-    int failed_ranks;
+    test_fault fault;
+    bool low;
 } fault;
 
 static fsdp_status try_steps(fsdp_module *module, const fsdp_shard_options *options)
@@ -430,38 +428,25 @@ static void run_with_fault(fsdp_context *context, void *arg)
     fsdp_module *module = cut_net_create(context, test_device(context));
     const fsdp_shard_options options = {.mesh = m.data,
                                         .mp_policy = {.param_dtype = f->low ? FSDP_BF16 : FSDP_DTYPE_NONE}};
-    bool mine = fsdp_context_rank(context) == 1;
-    fsdp_status status;
 
     cut_net_cut(module, m.parts, true);
-    if (mine)
-        fsdp__fault_arm(f->kind, f->nth);
-    status = try_steps(module, &options);
-    if (mine) {
-        f->hit = fsdp__fault_hit(f->kind);
-        fsdp__fault_arm(f->kind, 0);
-    }
-    test_tell_failure(context, status, &f->failed_ranks);
+    test_begin_fault(context, &f->fault);
+    test_end_fault(context, &f->fault, try_steps(module, &options));
     fsdp_module_unref(module);
     cut_meshes_free(&m);
 }
 
 static void fail_each(fsdp__fault_kind kind, bool low)
 {
-    fault f = {.kind = kind, .low = low};
+    fault of = {{.kind = kind, .nth = 1}, low};
+    test_fault *f = &of.fault;
     long tried = 0;
 
-    for (f.nth = 1;; f.nth += test_long() ? 1 : 1 + f.nth / (test_brief() ? 5 : 15)) {
-        f.hit = false;
-        f.failed_ranks = 0;
-        test_run_ranks(4, run_with_fault, &f);
-        if (!f.hit)
-            break;
-        if (f.failed_ranks == 0)
-            TEST_FAIL("fault %ld: no rank failed", f.nth);
-        tried++;
+    for (; test_run_fault(4, run_with_fault, &of, f); tried++) {
+        if (f->failed == 0)
+            TEST_FAIL("fault %ld: no rank failed", f->nth);
+        f->nth += test_long() ? 1 : 1 + f->nth / (test_brief() ? 5 : 15);
     }
-    CHECK_EQ(f.failed_ranks, 0);
     CHECK(tried > 5);
 }
 

@@ -395,6 +395,15 @@ void test_run_ranks(int world, test_rank_body body, void *arg)
     fail_if_any(run_ranks(world, NULL, body, arg, text, sizeof text, NULL, 0), world, text);
 }
 
+bool test_run_fault(int world, test_rank_body body, void *arg, test_fault *fault)
+{
+    fault->hit = false;
+    fault->failed = 0;
+    test_run_ranks(world, body, arg);
+    CHECK(fault->hit || fault->failed == 0);
+    return fault->hit;
+}
+
 void test_run_worlds(int first, int last, test_rank_body body, void *arg)
 {
     for (int world = first; world <= last; world++)
@@ -428,4 +437,19 @@ void test_tell_failure(fsdp_context *context, fsdp_status status, int *failed)
     fsdp_abort(context, fsdp_last_error());
     CHECK(fsdp_last_error()[0] != '\0');
     __atomic_fetch_add(failed, 1, __ATOMIC_RELAXED);
+}
+
+void test_begin_fault(fsdp_context *context, const test_fault *fault)
+{
+    if (fsdp_context_rank(context) == 1)
+        fsdp__fault_arm(fault->kind, fault->nth);
+}
+
+void test_end_fault(fsdp_context *context, test_fault *fault, fsdp_status status)
+{
+    if (fsdp_context_rank(context) == 1) {
+        fault->hit = fsdp__fault_hit(fault->kind);
+        fsdp__fault_arm(fault->kind, 0);
+    }
+    test_tell_failure(context, status, &fault->failed);
 }

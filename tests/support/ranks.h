@@ -46,6 +46,18 @@ void test_meet(void);
 /* Ends the world if this rank has failed, as a program does, and counts the rank in `*failed`, which all ranks share.
  */
 void test_tell_failure(fsdp_context *context, fsdp_status status, int *failed);
+/* What fails on rank 1 of a world: the n-th use of a kind; and what comes of it. */
+typedef struct test_fault {
+    fsdp__fault_kind kind;
+    long nth;
+    bool hit;
+    int failed; /* ranks */
+} test_fault;
+/* Every rank calls both, around what the fault is for, of which the second gets the status. */
+void test_begin_fault(fsdp_context *context, const test_fault *fault);
+void test_end_fault(fsdp_context *context, test_fault *fault, fsdp_status status);
+/* Runs the body with the fault, which is in `arg`. Returns whether it was hit; if not, no rank must have failed. */
+bool test_run_fault(int world, test_rank_body body, void *arg, test_fault *fault);
 /* Is fsdp_context_from_env: such a test links the layer launch, the others do not. */
 extern fsdp_status (*test_join)(fsdp_context **context);
 #define TEST_FILE_JOINED()                 \
