@@ -26,7 +26,6 @@ typedef struct shared {
     bool computes;        /* between its two calls */
     atomic_int lines;     /* of the log */
     atomic_int failed;    /* ranks that have seen their error */
-    atomic_int go;        /* whatever the test makes of it */
     char log[WORLD][512]; /* last line of each rank */
     char messages[WORLD][1024];
     fsdp_status statuses[WORLD];

@@ -22,11 +22,6 @@ typedef struct fixture {
     fsdp_train_config *config;
 } fixture;
 
-static void set_key(fixture *f, const char *key, const char *value)
-{
-    CHECK_OK(fsdp_train_config_set(f->config, key, value));
-}
-
 static int setup(void **state)
 {
     fixture *f = test_new(sizeof *f);
@@ -64,10 +59,10 @@ TEST_OF(a_model_that_cudnn_is_not_asked_for_is_refused_with_what_to_set, setup, 
     run.model_config.head_dim = 20;
     CHECK_ERROR(fsdp__train_check_model(run.config, &run.model_config), FSDP_UNSUPPORTED, "have 20 numbers");
     run.model_config.head_dim = 64;
-    set_key(f, "training.mixed_precision_param", "float32");
+    SET(f, "training.mixed_precision_param", "float32");
     CHECK_ERROR(fsdp__train_check_model(run.config, &run.model_config), FSDP_UNSUPPORTED,
                 "set training.mixed_precision_param=bfloat16");
-    set_key(f, "kernels.attention", "exact");
+    SET(f, "kernels.attention", "exact");
     CHECK_OK(fsdp__train_check_model(run.config, &run.model_config));
 }
 
@@ -84,7 +79,7 @@ static void fail_on_cpu(fsdp_context *context, void *arg)
 
 TEST_OF(a_processor_has_no_fast_attention, setup, NULL, fixture *f)
 {
-    set_key(f, "training.device", "cpu");
+    SET(f, "training.device", "cpu");
     for (int world = 1; world <= 3; world++) {
         f->config->training.global_batch_size = 2 * world;
         test_run_ranks(world, fail_on_cpu, f);
@@ -120,7 +115,7 @@ static losses losses_by(fixture *f, const char *kernels, int world)
 {
     losses l = {.f = f};
 
-    set_key(f, "kernels.attention", kernels);
+    SET(f, "kernels.attention", kernels);
     f->config->training.global_batch_size = 2 * world;
     fakecuda.fail_call("cudnnBackendExecute", 0, 0, false); /* counts from here */
     test_run_ranks(world, take_steps, &l);
@@ -133,7 +128,7 @@ TEST_OF(a_run_by_cudnn_has_the_losses_of_own_kernels, setup, NULL, fixture *f)
     static const char *const others[] = {"fast", "fast_repeatable"};
 
     test_need_gpu();
-    set_key(f, "training.device", "cuda");
+    SET(f, "training.device", "cuda");
     f->config->metrics.exact = true;
     for (int world = 1; world <= 2; world++) {
         losses exact = losses_by(f, "exact", world);

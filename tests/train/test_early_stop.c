@@ -23,11 +23,6 @@ typedef struct fixture {
     bool hit;                    /* there was such a one */
 } fixture;
 
-static void set(fixture *f, const char *key, const char *value)
-{
-    CHECK_OK(fsdp_train_config_set(f->config, key, value));
-}
-
 static int setup(void **state)
 {
     fixture *f = test_new(sizeof *f);
@@ -130,7 +125,7 @@ TEST_OF(validations_come_every_so_many_steps_and_at_the_end, setup, NULL, fixtur
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int count = 0;
 
-        set(f, "validation.freq", cases[i].freq);
+        SET(f, "validation.freq", cases[i].freq);
         run(f, 1 + (int)i % MOST_RANKS);
         while (cases[i].steps[count])
             count++;
@@ -197,8 +192,8 @@ TEST_OF(each_has_a_line_behind_that_of_its_step, setup, NULL, fixture *f)
 {
     char *at, expected[80];
 
-    set(f, "validation.freq", "3");
-    set(f, "metrics.jsonl", f->metrics);
+    SET(f, "validation.freq", "3");
+    SET(f, "metrics.jsonl", f->metrics);
     run(f, 2);
     at = test_read_file(f->metrics, NULL);
     for (int i = 0; i < f->count[0]; i++) {
@@ -236,7 +231,7 @@ static void fail_alone(fsdp_context *context, void *arg)
 
 TEST_OF(an_allocation_that_fails_is_an_error, setup, NULL, fixture *f)
 {
-    set(f, "validation.steps", "2");
+    SET(f, "validation.steps", "2");
     for (f->n = 1, f->hit = true; f->hit; f->n += test_long() ? 1 : 5)
         test_run_ranks(1, fail_alone, f);
     CHECK(f->n > 20);

@@ -32,16 +32,11 @@ typedef struct fixture {
     bool hit;
 } fixture;
 
-static void set(fixture *f, const char *key, const char *value)
-{
-    CHECK_OK(fsdp_train_config_set(f->config, key, value));
-}
-
 static void set_path(fixture *f, const char *key, const char *name)
 {
     char *path = test_path(f->directory, name);
 
-    set(f, key, path);
+    SET(f, key, path);
 }
 
 static int setup(void **state)
@@ -266,7 +261,7 @@ TEST_OF(a_tokenizer_takes_no_weights_along, setup, NULL, fixture *f)
         char key[40];
 
         snprintf(key, sizeof key, "model.%s", sizes[i]);
-        set(f, key, "");
+        SET(f, key, "");
     }
     set_path(f, "model.path", "model");
     set_path(f, "export.path", "second");
@@ -279,7 +274,7 @@ TEST_OF(a_tokenizer_takes_no_weights_along, setup, NULL, fixture *f)
     check_there(f, "second-recovered", true);
     f->before_export = NULL;
     test_write_file(tokens, ids, sizeof ids); /* which need no tokenizer */
-    set(f, "data.path", tokens);
+    SET(f, "data.path", tokens);
     run(f);
     CHECK_CONTAINS(f->message, "export.path: cannot read '"); /* known before */
     check_there(f, "second-recovered-2", false);
@@ -302,7 +297,7 @@ TEST_OF(metrics_that_cannot_be_written_do_not_cost_the_model, setup, NULL, fixtu
     f->reader = open(pipe, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     CHECK(f->reader >= 0);
     set_path(f, "metrics.jsonl", "pipe");
-    set(f, "training.steps", "3");
+    SET(f, "training.steps", "3");
     f->before_export = stop_reading;
     run(f);
     CHECK_EQ(f->status[0], FSDP_IO);
@@ -321,7 +316,7 @@ TEST_OF(what_is_known_before_is_told_before, setup, NULL, fixture *f)
     CHECK_CONTAINS(f->message, "it holds 'config.json', which no export wrote: name another folder, or set "
                                "export.overwrite: true");
     check_there(f, "model-recovered", false);
-    set(f, "export.overwrite", "true");
+    SET(f, "export.overwrite", "true");
     run(f);
     CHECK_OK(f->status[0]);
     check_there(f, "model", true);

@@ -31,11 +31,6 @@ typedef struct fixture {
     fsdp_train_config *config;
 } fixture;
 
-static void set(fixture *f, const char *key, const char *value)
-{
-    CHECK_OK(fsdp_train_config_set(f->config, key, value));
-}
-
 /* With biases, uneven rows and a tied head. */
 static const fsdp_model_config tiny = {.architecture = FSDP_QWEN2,
                                        .n_layers = 2,
@@ -135,16 +130,16 @@ static void use(fixture *f, const char *keys)
 
         *value++ = '\0';
         snprintf(key, sizeof key, "parallelism.%s", entry);
-        set(f, key, value);
+        SET(f, key, value);
     }
 }
 
 TEST_OF(every_strategy_writes_the_weights_that_were_loaded, setup, NULL, fixture *f)
 {
     for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++) {
-        set(f, "parallelism.data_parallel_replicate_degree", "1");
-        set(f, "parallelism.fsdp1_use_orig_params", "");
-        set(f, "model.load", i % 2 ? "leader" : "each");
+        SET(f, "parallelism.data_parallel_replicate_degree", "1");
+        SET(f, "parallelism.fsdp1_use_orig_params", "");
+        SET(f, "model.load", i % 2 ? "leader" : "each");
         use(f, strategies[i].keys);
         test_run_ranks(strategies[i].world, load_and_export, f);
         check_export(f);

@@ -28,11 +28,6 @@ typedef struct fixture {
     bool hashes[RANKS];    /* all the data */
 } fixture;
 
-static void set(fixture *f, const char *key, const char *value)
-{
-    CHECK_OK(fsdp_train_config_set(f->config, key, value));
-}
-
 static void write_text(const char *folder, const char *name)
 {
     test_write_letters(test_path(folder, name), 4000, 23);
@@ -138,7 +133,7 @@ TEST_OF(what_a_machine_does_not_see_is_said_at_the_start, setup, teardown, fixtu
     CHECK_EQ(gethostname(host, sizeof host - 1), 0);
     agree(f, FSDP_OK, NULL);
     write_text(f->folders[0], "more.txt");
-    set(f, "data.path", "[data.txt, more.txt]");
+    SET(f, "data.path", "[data.txt, more.txt]");
     snprintf(expected, sizeof expected,
              "rank 2: data.path: machine '%s' does not see 'more.txt' (No such file or directory), which exists on "
              "machine '%s' (rank 0): share it, or copy it to the same place on every machine",
@@ -146,19 +141,19 @@ TEST_OF(what_a_machine_does_not_see_is_said_at_the_start, setup, teardown, fixtu
     agree(f, FSDP_NOT_FOUND, expected + strlen("rank 2: ")); /* which says it of itself without */
     strcat(expected, " (machine 'b')");                      /* its name in that network */
     CHECK_STRING(f->messages[0], expected);
-    set(f, "data.path", "data.txt");
-    set(f, "validation.path", "more.txt");
+    SET(f, "data.path", "data.txt");
+    SET(f, "validation.path", "more.txt");
     agree(f, FSDP_NOT_FOUND, "validation.path: machine '");
-    set(f, "validation.path", "data.txt");
-    set(f, "checkpoint.folder", "checkpoints");
+    SET(f, "validation.path", "data.txt");
+    SET(f, "checkpoint.folder", "checkpoints");
     snprintf(expected, sizeof expected,
              "checkpoint.folder: machine '%s' does not see what machine '%s' (rank 0) writes to "
              "'checkpoints': all machines must share that folder",
              host, host);
     agree(f, FSDP_NOT_FOUND, expected);
-    set(f, "checkpoint.folder", shared);
+    SET(f, "checkpoint.folder", shared);
     agree(f, FSDP_OK, NULL);
-    set(f, "export.path", "model");
+    SET(f, "export.path", "model");
     agree(f, FSDP_NOT_FOUND, "export.path: machine '");
 }
 
@@ -167,7 +162,7 @@ TEST_OF(a_machine_hashes_its_data_where_the_run_goes_on, setup, teardown, fixtur
 {
     char *shared = test_path(f->directory, "checkpoints");
 
-    set(f, "checkpoint.folder", shared);
+    SET(f, "checkpoint.folder", shared);
     f->saves = true;
     agree(f, FSDP_OK, NULL);
     for (int r = 0; r < RANKS; r++)
@@ -175,7 +170,7 @@ TEST_OF(a_machine_hashes_its_data_where_the_run_goes_on, setup, teardown, fixtur
     agree(f, FSDP_OK, NULL);
     for (int r = 0; r < RANKS; r++)
         CHECK_EQ(f->hashes[r], r % (RANKS / MACHINES) == 0);
-    set(f, "checkpoint.exclude_from_loading", "dataloader");
+    SET(f, "checkpoint.exclude_from_loading", "dataloader");
     agree(f, FSDP_OK, NULL);
     for (int r = 0; r < RANKS; r++)
         CHECK_EQ(f->hashes[r], r == 0);
@@ -186,7 +181,7 @@ TEST_OF(what_rank_0_does_not_see_is_its_machine_s, setup, teardown, fixture *f)
     char host[65] = "", expected[300];
 
     (void)gethostname(host, sizeof host - 1);
-    set(f, "data.path", "nowhere.txt");
+    SET(f, "data.path", "nowhere.txt");
     test_run_machines(f->machines, RANKS / f->machines, false, begin, f);
     CHECK_EQ(f->statuses[0], FSDP_NOT_FOUND);
     snprintf(expected, sizeof expected,
@@ -196,20 +191,20 @@ TEST_OF(what_rank_0_does_not_see_is_its_machine_s, setup, teardown, fixture *f)
 
 TEST_OF(hsdp_has_a_copy_on_each_machine, setup, teardown, fixture *f)
 {
-    set(f, "parallelism.strategy", "hsdp");
+    SET(f, "parallelism.strategy", "hsdp");
     agree(f, FSDP_OK, NULL);
     CHECK_EQ(f->replicas, MACHINES);
     CHECK_CONTAINS(f->logged, "parallelism.strategy hsdp: each of the 2 machines has a copy of the parameters, sharded "
                               "over its 2 ranks (parallelism.data_parallel_replicate_degree says otherwise)");
     *f->logged = '\0';
-    set(f, "parallelism.data_parallel_replicate_degree", "4");
+    SET(f, "parallelism.data_parallel_replicate_degree", "4");
     agree(f, FSDP_OK, NULL);
     CHECK_EQ(f->replicas, 4);
     CHECK_STRING(f->logged, "");
-    set(f, "parallelism.data_parallel_replicate_degree", "1");
-    set(f, "parallelism.data_parallel_shard_degree", "4");
+    SET(f, "parallelism.data_parallel_replicate_degree", "1");
+    SET(f, "parallelism.data_parallel_shard_degree", "4");
     agree(f, FSDP_INVALID, "parallelism.data_parallel_shard_degree is 4, but there are 4 ranks for 2 copies");
-    set(f, "parallelism.data_parallel_shard_degree", "-1");
+    SET(f, "parallelism.data_parallel_shard_degree", "-1");
     f->machines = 1;
     agree(f, FSDP_INVALID, "parallelism.data_parallel_replicate_degree is 1: set it to their number");
 }

@@ -18,11 +18,6 @@ typedef struct fixture {
     fsdp_train_run run;
 } fixture;
 
-static void set_key(fixture *f, const char *key, const char *value)
-{
-    CHECK_OK(fsdp_train_config_set(f->config, key, value));
-}
-
 static int setup(void **state)
 {
     fixture *f = test_new(sizeof *f);
@@ -70,17 +65,17 @@ TEST_OF(what_no_machine_has_is_refused_with_the_sum, setup, teardown, fixture *f
     CHECK_CONTAINS(fsdp_last_error(), "but memory");
     CHECK_CONTAINS(fsdp_last_error(), "training.local_batch_size");
     /* The optimizer's part follows its kind. */
-    set_key(f, "optimizer.name", "sgd");
+    SET(f, "optimizer.name", "sgd");
     CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, "optimizer state 0.0KiB");
     /* Every copy takes its own. */
-    set_key(f, "parallelism.data_parallel_replicate_degree", "3");
+    SET(f, "parallelism.data_parallel_replicate_degree", "3");
     snprintf(text, sizeof text, "(parameters %s,", fsdp__size_text(3 * gib * (1 << 30), size, sizeof size));
     CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, text);
-    set_key(f, "parallelism.data_parallel_replicate_degree", "1");
+    SET(f, "parallelism.data_parallel_replicate_degree", "1");
     /* A batch that no integer counts. */
     CHECK_OK(fsdp_model_preset("llama-8b", &f->run.model_config));
-    set_key(f, "training.local_batch_size", "16777216");
-    set_key(f, "training.seq_len", "268435456");
+    SET(f, "training.local_batch_size", "16777216");
+    SET(f, "training.seq_len", "268435456");
     CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, "activations");
 }
 
@@ -97,10 +92,10 @@ TEST_OF(a_frozen_base_counts_as_it_is_held, setup, teardown, fixture *f)
 
     take_model(f, 10000);
     f->run.lora = (fsdp_lora_options *)(uintptr_t)1; /* there is one */
-    set_key(f, "adapter.rank", "4");
+    SET(f, "adapter.rank", "4");
     numel = (double)fsdp_model_config_parameters(&f->run.model_config);
     for (size_t i = 0; i < FSDP__COUNT_OF(cases); i++) {
-        set_key(f, cases[i].key, cases[i].value);
+        SET(f, cases[i].key, cases[i].value);
         snprintf(text, sizeof text, "(parameters %s, optimizer state 0.0KiB",
                  fsdp__size_text(cases[i].bytes * numel, size, sizeof size));
         CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, text);
@@ -140,10 +135,10 @@ TEST_OF(what_lies_on_a_gpu_is_compared_with_its_memory, setup, teardown, fixture
     fakecuda.set_memory((size_t)1 << 50);
     f->run.device = CHECK_PTR(fsdp_cuda(f->context, 0));
     CHECK_OK(fsdp__train_check_needs(&f->run));
-    set_key(f, "training.enable_cpu_offload", "true");
+    SET(f, "training.enable_cpu_offload", "true");
     CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, "the run needs at least");
     CHECK_CONTAINS(fsdp_last_error(), "activations 0.0KiB");
-    set_key(f, "training.enable_cpu_offload", "false");
+    SET(f, "training.enable_cpu_offload", "false");
     fakecuda.set_memory((size_t)1 << 30);
     CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, "but the memory of its GPU is 1.00GiB");
     CHECK_OK(fsdp_model_preset("llama-1m", &f->run.model_config));

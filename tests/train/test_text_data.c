@@ -28,11 +28,6 @@ static const char llama[] =
     "model.vocab_size=271 data.workers=0 training.steps=2 training.seq_len=8 metrics.log_freq=1 "
     "training.local_batch_size=1";
 
-static void set(fixture *f, const char *key, const char *value)
-{
-    CHECK_OK(fsdp_train_config_set(f->config, key, value));
-}
-
 static void write_text(const fixture *f)
 {
     FILE *file = fopen(f->text, "w");
@@ -119,9 +114,9 @@ TEST_OF(text_trains_as_its_tokens, setup, NULL, fixture *f)
     for (int world = 1; world <= 4; world++) {
         fsdp_train_config *text_config = f->config;
 
-        set(f, "data.path", f->tokens);
+        SET(f, "data.path", f->tokens);
         f->config = test_config("%s", llama);
-        set(f, "data.path", f->tokens);
+        SET(f, "data.path", f->tokens);
         test_run_ranks(world, train, f);
         memcpy(expected, f->losses, sizeof expected);
         f->config = text_config;
@@ -185,25 +180,25 @@ static void check_refused(fixture *f, const char *part)
 TEST_OF(what_does_not_fit_is_refused, setup, NULL, fixture *f)
 {
     set_text(f);
-    set(f, "model.vocab_size", "270");
+    SET(f, "model.vocab_size", "270");
     check_refused(f, "has 271 tokens, but the model has a vocabulary of 270");
-    set(f, "model.vocab_size", "300");
-    set(f, "data.field", "text");
+    SET(f, "model.vocab_size", "300");
+    SET(f, "data.field", "text");
     check_refused(f, "data.path: cannot read");
     CHECK_CONTAINS(fsdp_last_error(),
                    "data.jsonl': line 1: field 'text' is missing, and the line has 'body': name the");
     CHECK_CONTAINS(fsdp_last_error(), "; fields of conversations are messages, conversations, prompt with completion, "
                                       "instruction with output, or chosen with rejected");
-    set(f, "data.dtype", "uint16");
+    SET(f, "data.dtype", "uint16");
     check_refused(f, "data.tokenizer is for text, but data.dtype is for tokens");
 }
 
 TEST_OF(a_tokenizer_is_where_it_is_said_to_be, setup, NULL, fixture *f)
 {
     set_text(f);
-    set(f, "data.tokenizer", "model");
+    SET(f, "data.tokenizer", "model");
     check_refused(f, "data.tokenizer is model, but there is no model.path");
-    set(f, "data.tokenizer", f->cache);
+    SET(f, "data.tokenizer", f->cache);
     check_refused(f, "data.tokenizer: cannot open");
 }
 
@@ -211,7 +206,7 @@ TEST_OF(a_tokenizer_is_where_it_is_said_to_be, setup, NULL, fixture *f)
 TEST_OF(too_little_text_is_named_with_what_to_do, setup, NULL, fixture *f)
 {
     set_text(f);
-    set(f, "training.local_batch_size", "1000");
+    SET(f, "training.local_batch_size", "1000");
     check_refused(f, "data.jsonl' has ");
     CHECK_CONTAINS(fsdp_last_error(), "but one window of 8 for each of 1000 sequences (1 rank x 1000) needs 8001: take "
                                       "more data, or a smaller training.local_batch_size or training.seq_len");
@@ -221,22 +216,22 @@ TEST_OF(too_little_text_is_named_with_what_to_do, setup, NULL, fixture *f)
 /* Without a tokenizer the braces would be trained on; only the bytes of text that is named so are asked for. */
 TEST_OF(json_lines_need_a_tokenizer, setup, NULL, fixture *f)
 {
-    set(f, "data.path", f->text);
+    SET(f, "data.path", f->text);
     check_refused(f, "data.path: cannot read '");
     CHECK_CONTAINS(fsdp_last_error(), "data.jsonl' as text: it is JSON lines, and braces and keys would be tokens too: "
                                       "set data.tokenizer to a folder with a tokenizer.json, which reads its texts");
-    set(f, "data.format", "text");
+    SET(f, "data.format", "text");
     check_refused(f, "data.jsonl' as text: it is JSON lines");
-    set(f, "data.format", "auto");
-    set(f, "data.field", "body");
+    SET(f, "data.format", "auto");
+    SET(f, "data.field", "body");
     check_refused(f, "data.field is 'body', a field of JSON lines, which only a tokenizer reads, and there is none");
-    set(f, "data.field", "");
-    set(f, "data.tokenizer", "bytes");
+    SET(f, "data.field", "");
+    SET(f, "data.tokenizer", "bytes");
     check_refused(f, "data.jsonl' as text: it is JSON lines");
-    set(f, "data.field", "body");
+    SET(f, "data.field", "body");
     check_refused(f, "data.field is 'body', a field of JSON lines, but data.tokenizer is bytes");
-    set(f, "data.field", "");
-    set(f, "data.format", "tokens");
+    SET(f, "data.field", "");
+    SET(f, "data.format", "tokens");
     check_refused(f, "data.tokenizer is for text, but data.format is tokens");
 }
 
@@ -275,20 +270,20 @@ TEST_OF(a_models_own_tokenizer_reads_its_text, setup, NULL, fixture *f)
     test_set_keys(f->config, "data.path=%s data.field=body data.tokenizer=model", f->text);
     train_alone(f, named);
     CHECK_STRING(f->tokenizer, f->directory);
-    set(f, "data.tokenizer", "");
+    SET(f, "data.tokenizer", "");
     train_alone(f, own);
     CHECK_BYTES(own, named, sizeof own);
     CHECK_STRING(f->tokenizer, f->directory);
     for (int i = 0; i < 2; i++) { /* data.format says what it is, not what reads it */
         test_write_file(prose, "the other thing in the thing, he said, and the rest", 51);
-        set(f, "data.path", prose);
-        set(f, "data.field", "");
-        set(f, "data.format", i ? "text" : "auto");
-        set(f, "data.tokenizer", "");
+        SET(f, "data.path", prose);
+        SET(f, "data.field", "");
+        SET(f, "data.format", i ? "text" : "auto");
+        SET(f, "data.tokenizer", "");
         train_alone(f, own);
         CHECK_STRING(f->tokenizer, f->directory);
         CHECK(!f->bytes);
-        set(f, "data.tokenizer", "bytes");
+        SET(f, "data.tokenizer", "bytes");
         train_alone(f, bytes);
         CHECK_STRING(f->tokenizer, "");
         CHECK(f->bytes);
@@ -312,15 +307,15 @@ TEST_OF(tokens_beside_a_tokenizer_are_tokens, setup, NULL, fixture *f)
     for (int i = 0; i < 64; i++)
         ids[i] = (uint16_t)(256 + i % 15);
     test_write_file(f->tokens, ids, sizeof ids);
-    set(f, "data.path", f->tokens);
+    SET(f, "data.path", f->tokens);
     train_alone(f, losses);
     CHECK_STRING(f->tokenizer, "");
     CHECK(!f->bytes);
     snprintf(both, sizeof both, "[%s, %s]", f->tokens, f->text);
-    set(f, "data.path", both);
+    SET(f, "data.path", both);
     check_refused(f, "data.path has 1 files of text, for the tokenizer of '");
-    set(f, "data.path", f->text);
-    set(f, "data.cache", "");
+    SET(f, "data.path", f->text);
+    SET(f, "data.cache", "");
     check_refused(f, "data.path is text, which the tokenizer of '");
 }
 
@@ -330,15 +325,15 @@ TEST_OF(bad_lines_are_left_out_and_told, setup, NULL, fixture *f)
     FILE *file;
 
     begin_with_folder(f);
-    set(f, "data.path", f->text);
-    set(f, "data.field", "body");
+    SET(f, "data.path", f->text);
+    SET(f, "data.field", "body");
     train_alone(f, whole);
     file = fopen(f->text, "a");
     fputs("{\"body\": \"cut\n{\"bod\": 1}\n", file);
     fclose(file);
     check_refused(f, "data.jsonl': line 41: a string does not end");
     CHECK_CONTAINS(fsdp_last_error(), "; data.on_bad_line=skip (--on-bad-line=skip) leaves such lines out");
-    set(f, "data.on_bad_line", "skip");
+    SET(f, "data.on_bad_line", "skip");
     for (int time = 0; time < 2; time++) { /* made, and found */
         train_alone(f, rest);
         CHECK_BYTES(rest, whole, sizeof rest);
@@ -362,8 +357,8 @@ TEST_OF(a_checkpoint_has_the_tokenizer_of_its_tokens, setup, NULL, fixture *f)
     float losses[STEPS];
 
     set_text(f);
-    set(f, "checkpoint.enable", "true");
-    set(f, "checkpoint.folder", folder);
+    SET(f, "checkpoint.enable", "true");
+    SET(f, "checkpoint.folder", folder);
     test_run_ranks(1, train_whole, f);
     CHECK_EQ(access(kept, R_OK), 0);
     f->config = test_config("%s", llama);
@@ -387,10 +382,10 @@ TEST_OF(a_run_on_bytes_goes_on_with_bytes_alone, setup, NULL, fixture *f)
     test_run_ranks(1, train_whole, f);
     CHECK_EQ(access(folder, R_OK), 0);
     CHECK(access(kept, F_OK) != 0); /* whose tokenizer would not be that of its tokens */
-    set(f, "training.steps", "4");
-    set(f, "data.tokenizer", "");
+    SET(f, "training.steps", "4");
+    SET(f, "data.tokenizer", "");
     check_refused(f, "and this run go through different data: ");
     CHECK_CONTAINS(fsdp_last_error(), "data.tokenizer: bytes");
-    set(f, "data.tokenizer", "bytes");
+    SET(f, "data.tokenizer", "bytes");
     test_run_ranks(1, train_whole, f);
 }

@@ -28,11 +28,6 @@ static const char llama[] =
     "model.vocab_size=256 data.workers=0 training.steps=3 training.seq_len=8 metrics.log_freq=1 "
     "training.local_batch_size=2";
 
-static void set(fixture *f, const char *key, const char *value)
-{
-    CHECK_OK(fsdp_train_config_set(f->config, key, value));
-}
-
 static int setup(void **state)
 {
     fixture *f = test_new(sizeof *f);
@@ -47,7 +42,7 @@ static int setup(void **state)
         text[i] = (char)('a' + i * 5 % 26);
     test_write_file(f->other, text, sizeof text);
     f->config = test_config("%s", llama);
-    set(f, "data.path", f->data);
+    SET(f, "data.path", f->data);
     *state = f;
     return 0;
 }
@@ -150,16 +145,16 @@ static void compare(fixture *f, const way *w, int world, int micros)
 
     f->config = test_config("%s", llama);
     if (w->least == 1) { /* only GPT-2 has dropout */
-        set(f, "model.preset", "gpt-10m");
-        set(f, "model.n_kv_heads", "2");
-        set(f, "model.dropout", "0.2");
+        SET(f, "model.preset", "gpt-10m");
+        SET(f, "model.n_kv_heads", "2");
+        SET(f, "model.dropout", "0.2");
     }
     test_set_keys(f->config, "data.path=%s validation.path=%s validation.steps=3 validation.local_batch_size=3",
                   f->data, f->other);
     for (size_t i = 0; i < sizeof w->keys / sizeof *w->keys && w->keys[i][0]; i++)
-        set(f, w->keys[i][0], w->keys[i][1]);
+        SET(f, w->keys[i][0], w->keys[i][1]);
     snprintf(text, sizeof text, "%d", 2 * world * micros);
-    set(f, "training.global_batch_size", text);
+    SET(f, "training.global_batch_size", text);
     for (f->validates = false, f->seed++;; f->validates = true) {
         test_run_ranks(world, train, f);
         if (f->validates)
@@ -235,12 +230,12 @@ TEST_OF(every_token_counts_once_in_any_world, setup, NULL, fixture *f)
     static const char *const strategies[] = {"fsdp2", "fsdp1", "ddp", "zero1"};
     double first = NAN;
 
-    set(f, "validation.path", f->other);
-    set(f, "validation.local_batch_size", "3");
+    SET(f, "validation.path", f->other);
+    SET(f, "validation.local_batch_size", "3");
     test_run_ranks(1, add_up, f);
     for (int world = 1; world <= MOST_RANKS; world++)
         for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++) {
-            set(f, "parallelism.strategy", strategies[i]);
+            SET(f, "parallelism.strategy", strategies[i]);
             test_run_ranks(world, validate, f);
             if (isnan(first))
                 first = f->validation[0].loss;
@@ -259,8 +254,8 @@ TEST_OF(steps_are_batches_of_all_ranks, setup, NULL, fixture *f)
     static const int64_t expected[][2] = {
         {1, 3 * LENGTH}, {5, 15 * LENGTH}, {14, 42 * LENGTH}, {15, TOKENS - 1}, {1000, TOKENS - 1}};
 
-    set(f, "validation.path", f->other);
-    set(f, "validation.local_batch_size", "3");
+    SET(f, "validation.path", f->other);
+    SET(f, "validation.local_batch_size", "3");
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         double loss = NAN;
 
@@ -307,11 +302,11 @@ TEST_OF(what_is_held_out_is_never_trained_on, setup, NULL, fixture *f)
 
     text[TOKENS - 1] = (char)201;
     test_write_file(f->data, text, TOKENS);
-    set(f, "model.vocab_size", "200");
-    set(f, "training.local_batch_size", "1");
+    SET(f, "model.vocab_size", "200");
+    SET(f, "training.local_batch_size", "1");
     for (size_t i = 0; i < sizeof shares / sizeof *shares; i++)
         for (int shuffled = 0; shuffled < 2; shuffled++) {
-            set(f, "validation.share", shares[i]);
+            SET(f, "validation.share", shares[i]);
             f->config->data.shuffle = shuffled;
             test_run_ranks(1, look_at_shares, f);
         }
@@ -338,9 +333,9 @@ TEST_OF(data_that_is_too_short_is_refused, setup, NULL, fixture *f)
     char *metrics = f->metrics;
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        set(f, "validation.share", "0.1");
-        set(f, "training.seq_len", "8");
-        set(f, cases[i][0], cases[i][1]);
+        SET(f, "validation.share", "0.1");
+        SET(f, "training.seq_len", "8");
+        SET(f, cases[i][0], cases[i][1]);
         f->metrics = strdup(cases[i][2]);
         test_run_ranks(2, create, f);
         free(f->metrics);
@@ -353,7 +348,7 @@ TEST_OF(a_path_of_one_token_is_refused, setup, NULL, fixture *f)
     char *metrics = f->metrics;
 
     test_write_file(f->other, "a", 1);
-    set(f, "validation.path", f->other);
+    SET(f, "validation.path", f->other);
     f->metrics = strdup("other.txt' has only one token, and none to predict");
     test_run_ranks(2, create, f);
     free(f->metrics);
@@ -362,21 +357,21 @@ TEST_OF(a_path_of_one_token_is_refused, setup, NULL, fixture *f)
 
 TEST_OF(keys_that_exclude_each_other_are_refused, setup, NULL, fixture *f)
 {
-    set(f, "validation.enable", "true");
+    SET(f, "validation.enable", "true");
     CHECK_ERROR(fsdp_train_config_check(f->config, 1), FSDP_INVALID,
                 "there is nothing to evaluate on: set validation.");
-    set(f, "validation.share", "0.5");
+    SET(f, "validation.share", "0.5");
     CHECK_OK(fsdp_train_config_check(f->config, 1));
-    set(f, "validation.path", f->other);
+    SET(f, "validation.path", f->other);
     CHECK_ERROR(fsdp_train_config_check(f->config, 1), FSDP_INVALID, "validation.path and validation.share exclude");
-    set(f, "validation.share", "0");
+    SET(f, "validation.share", "0");
     CHECK_OK(fsdp_train_config_check(f->config, 1));
-    set(f, "metrics.jsonl", f->other);
+    SET(f, "metrics.jsonl", f->other);
     CHECK_ERROR(fsdp_train_config_check(f->config, 1), FSDP_INVALID, "other.txt' is a file of the data, which the run");
-    set(f, "metrics.jsonl", f->metrics);
-    set(f, "training.early_stop", "3");
+    SET(f, "metrics.jsonl", f->metrics);
+    SET(f, "training.early_stop", "3");
     CHECK_OK(fsdp_train_config_check(f->config, 1));
-    set(f, "validation.enable", "false");
+    SET(f, "validation.enable", "false");
     CHECK_ERROR(fsdp_train_config_check(f->config, 1), FSDP_INVALID, "training.early_stop is 3, but there is no vali");
     CHECK_ERROR(fsdp_train_config_set(f->config, "validation.share", "1"), FSDP_INVALID, "from 0 to below 1");
     CHECK_ERROR(fsdp_train_config_set(f->config, "validation.steps", "0"), FSDP_INVALID, "from 1");
@@ -396,8 +391,8 @@ static void create_and_validate(fsdp_context *context, void *arg)
 TEST_OF(a_run_without_a_validation_refuses_one, setup, NULL, fixture *f)
 {
     test_run_ranks(2, create_and_validate, f);
-    set(f, "validation.path", f->other);
-    set(f, "validation.enable", "false");
+    SET(f, "validation.path", f->other);
+    SET(f, "validation.enable", "false");
     test_run_ranks(2, create_and_validate, f);
 }
 

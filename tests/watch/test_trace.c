@@ -25,8 +25,7 @@ typedef struct scene {
     fsdp_trace_options options;
     heard heard[MOST_RANKS];
     fsdp_memory_stats memory[MOST_RANKS];
-    bool abandons, no_work;
-    int64_t clock_uncertain;
+    bool no_work;
 } scene;
 
 static int scene_setup(void **state)
