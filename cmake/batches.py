@@ -24,7 +24,8 @@ VARIABLE = re.compile(r"^(?!typedef|#|\})\w[^\n(]*?\b(\w+)(?:\[[^\n=;]*\])*\s*(?
 FUNCTION = re.compile(r"^(?!typedef|#)\w[^\n;=]*?\b(\w+)\(", re.M)
 MADE_BY_MACRO = re.compile(r"^([A-Z][A-Z0-9_]*)\(\s*(\w*)", re.M)
 # Others may define the same function in each file.
-NAMED_BY_ARGUMENT = {"TEST", "TEST_WITH", "TEST_OF", "CONTEXT_TEST", "CALL_TEST", "RANKS_TEST", "WORLDS_TEST", "WAYS_TEST", "ENTRY", "ENTRY_LIKE"}
+NAMED_BY_ARGUMENT = {"TEST", "TEST_WITH", "TEST_OF", "CONTEXT_TEST", "CALL_TEST", "RANKS_TEST", "WORLDS_TEST"}
+NAMED_BY_ARGUMENT |= {"RUN_TEST", "WAYS_TEST", "WAYS_TEST_BY", "ENTRY", "ENTRY_LIKE"}
 
 
 class Source:

@@ -25,10 +25,7 @@ typedef struct runs {
 
 static runs begin(const fixture *f)
 {
-    if (access(PLUGIN, F_OK) != 0) {
-        print_message("skipped: there is no plug-in for the fake GPU\n");
-        skip();
-    }
+    test_skip_if(access(PLUGIN, F_OK) != 0, "there is no plug-in for the fake GPU");
     setenv("FSDP_FAKECUDA_DEVICES", "4", 1);
     return (runs){f, test_path(f->directory, "exported"), test_path(f->directory, "other"),
                   test_path(f->directory, "saved")};

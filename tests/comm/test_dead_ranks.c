@@ -180,13 +180,6 @@ static void lose_a_rank_of_each_world(bool nccl)
     unsetenv("FSDP_FAKECUDA_DEVICES");
 }
 
-TEST(a_rank_that_dies_is_named_by_those_whose_gpus_read_its_memory)
-{
-    lose_a_rank_of_each_world(false);
-}
-
-TEST(a_rank_that_dies_is_named_by_those_who_wait_in_nccl)
-{
-    lose_a_rank_of_each_world(true);
-}
+CALL_TEST(a_rank_that_dies_is_named_by_those_whose_gpus_read_its_memory, lose_a_rank_of_each_world(false))
+CALL_TEST(a_rank_that_dies_is_named_by_those_who_wait_in_nccl, lose_a_rank_of_each_world(true))
 #endif

@@ -128,7 +128,7 @@ TEST(a_circle_behind_a_stall_is_named)
 }
 
 /* One of the ranks of each machine waits for the network first, and the other one for it. */
-static void call_differently(fsdp_context *context, void *arg)
+RUN_TEST(ranks_of_a_machine_that_disagree_in_a_group_are_named, test_run_machines, 2, 2, false)
 {
     static const int all[] = {0, 1, 2, 3};
     int rank = fsdp_context_rank(context);
@@ -136,7 +136,6 @@ static void call_differently(fsdp_context *context, void *arg)
     float values[16] = {0}, gathered[64];
     fsdp_process_group *other;
 
-    (void)arg;
     CHECK_OK(fsdp__context_set_comm_ticks(context, LONG_MS, TICK_MS));
     CHECK_OK(fsdp_process_group_create(context, all, 4, "other", &other));
     CHECK_STATUS(rank % 3 == 0 ? fsdp_all_gather(other, values, gathered, 10, FSDP_F32, stream)
@@ -144,11 +143,6 @@ static void call_differently(fsdp_context *context, void *arg)
                  FSDP_MISMATCH);
     CHECK_CONTAINS(fsdp_last_error(), "ranks disagree in group 'other': call 1 is all_");
     fsdp_process_group_free(other);
-}
-
-TEST(ranks_of_a_machine_that_disagree_in_a_group_are_named)
-{
-    test_run_machines(2, 2, false, call_differently, NULL);
 }
 
 static void hear(void *arg, fsdp_log_level level, const char *line)
@@ -181,11 +175,10 @@ TEST(who_waits_for_another_machine_says_so)
 }
 
 /* The shortest there is, while nobody waits for anybody. */
-static void pass_a_short_timeout(fsdp_context *context, void *arg)
+RUN_TEST(any_timeout_will_do, test_run_machines, 2, 2, false)
 {
     fsdp_process_group *world = fsdp_world(context);
 
-    (void)arg;
     CHECK_OK(fsdp__context_set_comm_ticks(context, LONG_MS, TICK_MS));
     CHECK_OK(fsdp_barrier(world));
     CHECK_OK(fsdp__context_set_comm_ticks(context, 1, TICK_MS));
@@ -194,19 +187,13 @@ static void pass_a_short_timeout(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_barrier(world));
 }
 
-TEST(any_timeout_will_do)
-{
-    test_run_machines(2, 2, false, pass_a_short_timeout, NULL);
-}
-
 /* Who leaves is nobody's counterpart among those that wait, and there is no comm.timeout. */
-static void wait_for_who_has_left(fsdp_context *context, void *arg)
+RUN_TEST(who_left_without_a_timeout_was_in_all_calls, test_run_machines, 2, 2, false)
 {
     static const int corners[] = {0, 3};
     int rank = fsdp_context_rank(context);
     fsdp_process_group *group = NULL;
 
-    (void)arg;
     CHECK_OK(fsdp__context_set_comm_ticks(context, 0, TICK_MS));
     CHECK_OK(fsdp_process_group_create(context, corners, 2, "corners", &group));
     CHECK_OK(fsdp_barrier(fsdp_world(context)));
@@ -219,20 +206,14 @@ static void wait_for_who_has_left(fsdp_context *context, void *arg)
     fsdp_process_group_free(group);
 }
 
-TEST(who_left_without_a_timeout_was_in_all_calls)
-{
-    test_run_machines(2, 2, false, wait_for_who_has_left, NULL);
-}
-
 /* ---- a rank that dies while it reports a failure ---- */
 
-static void die_as_it_reports(fsdp_context *context, void *arg)
+RUN_TEST(a_report_that_is_not_there_is_a_failure, test_run_machines, 2, 1, false)
 {
     fsdp_process_group *world = fsdp_world(context);
     const fsdp__network_group *group = world->transport_group;
     fsdp_status status = FSDP_OK;
 
-    (void)arg;
     CHECK_OK(fsdp_barrier(world));
     test_meet();
     if (fsdp_context_rank(context) == 1) /* all that it has done by then */
@@ -241,9 +222,4 @@ static void die_as_it_reports(fsdp_context *context, void *arg)
         status = fsdp_barrier(world);
     CHECK_STATUS(status, FSDP_COMM);
     CHECK_CONTAINS(fsdp_last_error(), "a rank ended while it reported a failure");
-}
-
-TEST(a_report_that_is_not_there_is_a_failure)
-{
-    test_run_machines(2, 1, false, die_as_it_reports, NULL);
 }

@@ -245,24 +245,18 @@ TEST(sums_of_buffers_are_exact_or_near)
 
 /* ---- flags, and two streams ---- */
 
-static void join_flags(fsdp_context *context, void *arg)
+RUN_TEST(flags_are_joined_by_the_hosts, rank_gpu_run, 3)
 {
     rank_gpu g = rank_gpu_open(context);
     uint8_t flags[3] = {g.rank == 0, 0, g.rank == g.size - 1};
     bool lacking = false;
 
-    (void)arg;
     CHECK_OK(fsdp__process_group_any(
         g.group, &(fsdp__any){.flags = flags, .count = 3, .lacking = &lacking, .stream = g.stream}));
     CHECK_OK(fsdp_stream_synchronize(g.stream));
     CHECK_BYTES(flags, ((const uint8_t[]){1, 0, 1}), 3);
     CHECK(lacking);
     rank_gpu_close(&g);
-}
-
-TEST(flags_are_joined_by_the_hosts)
-{
-    rank_gpu_run(3, join_flags, NULL);
 }
 
 /* Many gathers on one stream and sums on another, issued in turns. */
@@ -334,25 +328,17 @@ static void gather_by_turns(fsdp_context *context, void *arg)
     rank_gpu_close(&g);
 }
 
-TEST(calls_of_a_communicator_are_in_order_on_two_streams)
-{
-    rank_gpu_run(3, gather_by_turns, NULL);
-}
-
-TEST(gathers_and_sums_may_be_on_two_streams)
-{
-    rank_gpu_run(3, use_two_streams, NULL);
-}
+CALL_TEST(calls_of_a_communicator_are_in_order_on_two_streams, rank_gpu_run(3, gather_by_turns, NULL))
+CALL_TEST(gathers_and_sums_may_be_on_two_streams, rank_gpu_run(3, use_two_streams, NULL))
 
 /* ---- ranks that disagree ---- */
 
-static void call_otherwise(fsdp_context *context, void *arg)
+RUN_TEST(ranks_that_make_different_calls_are_told_both, rank_gpu_run, 3)
 {
     rank_gpu g = rank_gpu_open(context);
     void *data = rank_gpu_new(&g, NULL, 4000);
     fsdp_status status;
 
-    (void)arg;
     status = g.rank == 1 ? fsdp_all_reduce(g.group, data, data, 10, FSDP_F32, FSDP_SUM, g.stream)
                          : fsdp_all_gather(g.group, data, data, 10, FSDP_F32, g.stream);
     status = status == FSDP_OK ? fsdp_stream_synchronize(g.stream) : status;
@@ -363,14 +349,9 @@ static void call_otherwise(fsdp_context *context, void *arg)
     rank_gpu_close(&g);
 }
 
-TEST(ranks_that_make_different_calls_are_told_both)
-{
-    rank_gpu_run(3, call_otherwise, NULL);
-}
-
 /* Ranks that call two groups in other orders: their hosts wait for each other, and nothing is issued to NCCL, which
  * would hang. */
-static void call_groups_by_turns(fsdp_context *context, void *arg)
+RUN_TEST(ranks_that_call_groups_in_other_orders_are_told_both, rank_gpu_run, 2)
 {
     static const char *const names[] = {"first", "second"};
     rank_gpu g = rank_gpu_open(context);
@@ -378,7 +359,6 @@ static void call_groups_by_turns(fsdp_context *context, void *arg)
     fsdp_process_group *groups[2];
     fsdp_status status = FSDP_OK;
 
-    (void)arg;
     for (int i = 0; i < 2; i++) {
         CHECK_OK(fsdp_process_group_create(context, (const int[]){0, 1}, 2, names[i], &groups[i]));
         CHECK_OK(fsdp_all_reduce(groups[i], data, data, 10, FSDP_F32, FSDP_SUM, g.stream));
@@ -397,17 +377,11 @@ static void call_groups_by_turns(fsdp_context *context, void *arg)
     rank_gpu_close(&g);
 }
 
-TEST(ranks_that_call_groups_in_other_orders_are_told_both)
-{
-    rank_gpu_run(2, call_groups_by_turns, NULL);
-}
-
-static void sum_otherwise(fsdp_context *context, void *arg)
+RUN_TEST(ranks_that_would_add_in_different_orders_are_told, rank_gpu_run, 2)
 {
     rank_gpu g = rank_gpu_open(context);
     void *data = rank_gpu_new(&g, NULL, 40);
 
-    (void)arg;
     CHECK_OK(fsdp_context_set_nccl_sums(context, g.rank == 1));
     CHECK_ERROR(fsdp_all_reduce(g.group, data, data, 10, FSDP_F32, FSDP_SUM, g.stream), FSDP_MISMATCH,
                 "comm.reduce is 'exact' on rank 0 but 'nccl' on rank 1");
@@ -415,17 +389,11 @@ static void sum_otherwise(fsdp_context *context, void *arg)
     rank_gpu_close(&g);
 }
 
-TEST(ranks_that_would_add_in_different_orders_are_told)
-{
-    rank_gpu_run(2, sum_otherwise, NULL);
-}
-
-static void ask_for_both(fsdp_context *context, void *arg)
+RUN_TEST(sums_by_nccl_need_nccl, rank_gpu_run, 2)
 {
     rank_gpu g = rank_gpu_open(context);
     void *data = rank_gpu_new(&g, NULL, 40);
 
-    (void)arg;
     CHECK_OK(fsdp_context_set_nccl_sums(context, true));
     CHECK_OK(fsdp_context_set_carrier(context, FSDP_CARRIER_STAGED));
     CHECK_ERROR(fsdp_all_reduce(g.group, data, data, 10, FSDP_F32, FSDP_SUM, g.stream), FSDP_INVALID,
@@ -438,8 +406,4 @@ static void ask_for_both(fsdp_context *context, void *arg)
     rank_gpu_close(&g);
 }
 
-TEST(sums_by_nccl_need_nccl)
-{
-    rank_gpu_run(2, ask_for_both, NULL);
-}
 #endif

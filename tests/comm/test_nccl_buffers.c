@@ -124,14 +124,13 @@ TEST(memory_of_one_kind_of_call_is_kept_where_nccl_does_not_take_the_other)
 }
 
 /* A choice is one for groups to come: what has a carrier keeps what it shows. */
-static void choose_late(fsdp_context *context, void *arg)
+RUN_TEST(what_is_chosen_later_is_of_groups_without_a_carrier, rank_gpu_run, 2)
 {
     rank_gpu g = rank_gpu_open(context);
     fsdp_process_group *other;
     void *data = rank_gpu_new(&g, NULL, 400);
     int64_t before = workspace(&g);
 
-    (void)arg;
     CHECK_OK(fsdp_broadcast(g.group, data, 100, FSDP_F32, 0, g.stream));
     CHECK_EQ(workspace(&g) - before, 64 * MIB);
     CHECK_OK(fsdp_context_set_nccl_buffers(context, FSDP_NCCL_PLAIN));
@@ -148,13 +147,8 @@ static void choose_late(fsdp_context *context, void *arg)
     rank_gpu_close(&g);
 }
 
-TEST(what_is_chosen_later_is_of_groups_without_a_carrier)
-{
-    rank_gpu_run(2, choose_late, NULL);
-}
-
 /* Two streams pack in the same memory, one after the other; the first is held up until both calls are issued. */
-static void reduce_on_two_streams(fsdp_context *context, void *arg)
+RUN_TEST(streams_use_the_memory_one_after_the_other, rank_gpu_run, WORLD)
 {
     rank_gpu g = rank_gpu_open(context);
     const fsdp_reduce_options options = {.op = FSDP_SUM};
@@ -164,7 +158,6 @@ static void reduce_on_two_streams(fsdp_context *context, void *arg)
     fsdp_sharded_buffer b[2];
     atomic_int open = 0;
 
-    (void)arg;
     CHECK_OK(fsdp_stream_create(g.device, FSDP_STREAM_WORKER, &streams[1]));
     for (int s = 0; s < 2; s++) {
         for (int i = 0; i < 4096; i++)
@@ -192,11 +185,6 @@ static void reduce_on_two_streams(fsdp_context *context, void *arg)
     }
     fsdp_stream_free(streams[1]);
     rank_gpu_close(&g);
-}
-
-TEST(streams_use_the_memory_one_after_the_other)
-{
-    rank_gpu_run(WORLD, reduce_on_two_streams, NULL);
 }
 
 /* ---- what fails ---- */
@@ -229,12 +217,11 @@ TEST(a_rank_that_cannot_deregister_leaves_all_the_same)
     fakecuda.mend();
 }
 
-static void show_otherwise(fsdp_context *context, void *arg)
+RUN_TEST(ranks_that_would_show_other_memory_are_told, rank_gpu_run, 2)
 {
     rank_gpu g = rank_gpu_open(context);
     void *data = rank_gpu_new(&g, NULL, 40);
 
-    (void)arg;
     CHECK_ERROR(fsdp_context_set_nccl_buffers(context, FSDP_NCCL_BUFFERS), FSDP_INVALID, "unknown choice");
     CHECK_OK(fsdp_context_set_nccl_buffers(context, g.rank == 1 ? FSDP_NCCL_PLAIN : FSDP_NCCL_COPY_ENGINES));
     CHECK_ERROR(fsdp_all_reduce(g.group, data, data, 10, FSDP_F32, FSDP_SUM, g.stream), FSDP_MISMATCH,
@@ -243,8 +230,4 @@ static void show_otherwise(fsdp_context *context, void *arg)
     rank_gpu_close(&g);
 }
 
-TEST(ranks_that_would_show_other_memory_are_told)
-{
-    rank_gpu_run(2, show_otherwise, NULL);
-}
 #endif

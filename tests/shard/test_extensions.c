@@ -41,7 +41,8 @@ static fsdp_module *doubled_net(fsdp_context *context, const way_run *run, doubl
     return module;
 }
 
-static void train_doubled(fsdp_context *context, way_run *run)
+WAYS_TEST_BY(an_extension_is_asked_once_a_write_and_once_a_gather, in_every_way_with,
+             WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, FSDP_RESHARD_ALWAYS)
 {
     doubler d = {0};
     fsdp_module *module = doubled_net(context, run, &d);
@@ -64,11 +65,6 @@ static void train_doubled(fsdp_context *context, way_run *run)
     }
     fsdp_optimizer_free(optimizer);
     fsdp_module_unref(module);
-}
-
-TEST(an_extension_is_asked_once_a_write_and_once_a_gather)
-{
-    in_every_way_with(train_doubled, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, FSDP_RESHARD_ALWAYS);
 }
 
 /* What happens before, between and after: evaluation, accumulation, a write, a freeze, an unshard by hand, a backward

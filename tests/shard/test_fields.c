@@ -41,7 +41,7 @@ static bool is_whole(fsdp_module *module, const char *name)
 
 /* ---- after an evaluation ---- */
 
-static void look_after_evaluation(fsdp_context *context, way_run *run)
+WAYS_TEST_BY(after_an_evaluation_parameters_are_shards, in_both, WAYS_ALONE)
 {
     fsdp_module *module = arg_net(context, run);
     fsdp_parameters before, after;
@@ -69,12 +69,7 @@ static void look_after_evaluation(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-TEST(after_an_evaluation_parameters_are_shards)
-{
-    in_both(look_after_evaluation, WAYS_ALONE);
-}
-
-static void zero_after_evaluation(fsdp_context *context, way_run *run)
+WAYS_TEST_BY(after_an_evaluation_zero_grad_drops_gradients, in_both, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN)
 {
     fsdp_module *module = arg_net(context, run);
     fsdp_optimizer *optimizer = ways_optimizer(module);
@@ -95,12 +90,7 @@ static void zero_after_evaluation(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-TEST(after_an_evaluation_zero_grad_drops_gradients)
-{
-    in_both(zero_after_evaluation, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
-}
-
-static void optimize_after_evaluation(fsdp_context *context, way_run *run)
+WAYS_TEST_BY(an_optimizer_made_after_an_evaluation_trains_everything, in_both, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN)
 {
     fsdp_module *module = arg_net(context, run);
     fsdp_optimizer *optimizer;
@@ -115,11 +105,6 @@ static void optimize_after_evaluation(fsdp_context *context, way_run *run)
     }
     fsdp_optimizer_free(optimizer);
     fsdp_module_unref(module);
-}
-
-TEST(an_optimizer_made_after_an_evaluation_trains_everything)
-{
-    in_both(optimize_after_evaluation, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
 }
 
 static void check_gradients(fsdp_module *module, const char *const *frozen, int count)
@@ -147,7 +132,7 @@ static void set_frozen(fsdp_module *module, bool frozen)
     CHECK_OK(fsdp_tensor_set_requires_grad(field(module, "blocks.0.up.bias"), !frozen));
 }
 
-static void freeze_after_evaluation(fsdp_context *context, way_run *run)
+WAYS_TEST_BY(a_freeze_after_an_evaluation_holds, in_both, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN)
 {
     static const char *const frozen[] = {"input.", "blocks.1.", "head.weight", "blocks.0.up.bias"};
     fsdp_module *module = arg_net(context, run);
@@ -172,14 +157,9 @@ static void freeze_after_evaluation(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-TEST(a_freeze_after_an_evaluation_holds)
-{
-    in_both(freeze_after_evaluation, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
-}
-
 /* ---- the explicit window ---- */
 
-static void windows(fsdp_context *context, way_run *run)
+WAYS_TEST_BY(a_window_is_from_unshard_to_reshard_or_write, in_both, WAYS_RANKS_AGREE)
 {
     fsdp_module *module = arg_net(context, run), *block = net_block_at(module, 0);
     fsdp_tensor *shard = field(module, "head.weight");
@@ -207,12 +187,7 @@ static void windows(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-TEST(a_window_is_from_unshard_to_reshard_or_write)
-{
-    in_both(windows, WAYS_RANKS_AGREE);
-}
-
-static void forward_in_window(fsdp_context *context, way_run *run)
+WAYS_TEST_BY(a_window_ends_at_a_forward_or_backward_that_reshards, in_both, WAYS_RANKS_AGREE)
 {
     fsdp_module *module = arg_net(context, run), *block = net_block_at(module, 0);
 
@@ -234,11 +209,6 @@ static void forward_in_window(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-TEST(a_window_ends_at_a_forward_or_backward_that_reshards)
-{
-    in_both(forward_in_window, WAYS_RANKS_AGREE);
-}
-
 static void open_windows(const way_run *run, fsdp_module *module)
 {
     if (!run->way)
@@ -254,7 +224,7 @@ static void close_windows(const way_run *run, fsdp_module *module)
         CHECK_OK(fsdp_module_reshard_all(module));
 }
 
-static void act_in_window(fsdp_context *context, way_run *run)
+WAYS_TEST_BY(zero_grad_and_freeze_in_a_window_act_on_the_shards, in_both, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN)
 {
     static const char *const frozen[] = {"input.", "blocks.1.", "head.weight", "blocks.0.up.bias"};
     fsdp_module *module = arg_net(context, run);
@@ -284,12 +254,7 @@ static void act_in_window(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-TEST(zero_grad_and_freeze_in_a_window_act_on_the_shards)
-{
-    in_both(act_in_window, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
-}
-
-static void refuse_in_window(fsdp_context *context, way_run *run)
+WAYS_TEST_BY(gathered_parameters_are_refused_by_name, in_both, WAYS_ALONE)
 {
     fsdp_module *module = arg_net(context, run);
     fsdp_optimizer *optimizer;
@@ -309,14 +274,9 @@ static void refuse_in_window(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-TEST(gathered_parameters_are_refused_by_name)
-{
-    in_both(refuse_in_window, WAYS_ALONE);
-}
-
 /* ---- the same weights everywhere ---- */
 
-static void evaluate_before_step(fsdp_context *context, way_run *run)
+WAYS_TEST_BY(an_evaluation_between_backward_and_step_changes_nothing, in_both, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN)
 {
     fsdp_module *module = arg_net(context, run);
     fsdp_optimizer *optimizer = ways_optimizer(module);
@@ -332,12 +292,7 @@ static void evaluate_before_step(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-TEST(an_evaluation_between_backward_and_step_changes_nothing)
-{
-    in_both(evaluate_before_step, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
-}
-
-static void initialize_while_whole(fsdp_context *context, way_run *run)
+WAYS_TEST_BY(initialize_acts_on_the_shards_while_they_are_whole, in_both, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN)
 {
     fsdp_module *module = arg_net(context, run);
     fsdp_optimizer *optimizer = ways_optimizer(module);
@@ -361,12 +316,7 @@ static void initialize_while_whole(fsdp_context *context, way_run *run)
     fsdp_module_unref(module);
 }
 
-TEST(initialize_acts_on_the_shards_while_they_are_whole)
-{
-    in_both(initialize_while_whole, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
-}
-
-static void keep_over_steps(fsdp_context *context, way_run *run)
+WAYS_TEST_BY(parameters_kept_whole_over_steps_are_trained, in_both, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN)
 {
     fsdp_module *module = ways_net(context, run, BLOCKS, FSDP_RESHARD_NEVER);
     fsdp_optimizer *optimizer = ways_optimizer(module);
@@ -386,9 +336,4 @@ static void keep_over_steps(fsdp_context *context, way_run *run)
     }
     ways_backward(run, module, 3);
     ways_last_step(run, module, optimizer);
-}
-
-TEST(parameters_kept_whole_over_steps_are_trained)
-{
-    in_both(keep_over_steps, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN);
 }

@@ -54,7 +54,7 @@ TEST(a_flat_model_trains_as_a_plain_one)
 }
 
 /* Some parameters of a group are frozen, later others: their gradients are none, those of the others as ever. */
-static void train_a_part(fsdp_context *context, way_run *run)
+WAYS_TEST_BY(a_group_may_be_frozen_in_part, in_every_way_with, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, 16)
 {
     fsdp_module *module = arg_net(context, run);
     fsdp_optimizer *optimizer = ways_optimizer(module);
@@ -71,11 +71,6 @@ static void train_a_part(fsdp_context *context, way_run *run)
     }
     fsdp_optimizer_free(optimizer);
     fsdp_module_unref(module);
-}
-
-TEST(a_group_may_be_frozen_in_part)
-{
-    in_every_way_with(train_a_part, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, 16);
 }
 
 /* ---- replicas ---- */

@@ -149,7 +149,8 @@ static void meddle_with_journal(fsdp_context *context, way_run *run)
     meddle_in_backward(context, run, true);
 }
 
-static void meddle_without_journal(fsdp_context *context, way_run *run)
+WAYS_TEST_BY(a_hook_that_walks_another_loss_adds_its_gradients, in_every_way_with, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN,
+             WALK_ANOTHER_LOSS)
 {
     meddle_in_backward(context, run, false);
 }
@@ -159,11 +160,6 @@ TEST(hooks_that_call_the_library_run_at_the_same_moment_in_every_way)
     for (int arg = 0; arg < DEEDS * (int)FSDP__COUNT_OF(others); arg++)
         if (arg / DEEDS == 0 || arg % DEEDS == DROP_ANOTHER || arg % DEEDS == SET_ANOTHER)
             in_every_way_with(meddle_with_journal, WAYS_RANKS_AGREE, arg);
-}
-
-TEST(a_hook_that_walks_another_loss_adds_its_gradients)
-{
-    in_every_way_with(meddle_without_journal, WAYS_RANKS_AGREE | WAYS_EQUAL_PLAIN, WALK_ANOTHER_LOSS);
 }
 
 /* ---- a hook on one rank ---- */
@@ -416,7 +412,7 @@ static void watch(witness *w, char when)
 }
 
 /* The same bits as without, and where a hook fails on all ranks the next step is as if it had not. */
-static void train_watched(fsdp_context *context, way_run *run)
+WAYS_TEST_BY(hooks_of_calls_see_gathered_parameters, in_every_way_with, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, 1)
 {
     fsdp_module *module = net_create(context, run->way ? fsdp_meta(context) : test_device(context), BLOCKS);
     journal j = {.length = 0};
@@ -451,11 +447,6 @@ static void train_watched(fsdp_context *context, way_run *run)
     }
     note_weights(run, module);
     fsdp_module_unref(module);
-}
-
-TEST(hooks_of_calls_see_gathered_parameters)
-{
-    in_every_way_with(train_watched, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, 1);
 }
 
 /* ---- a backward that fails before it comes to the model ---- */

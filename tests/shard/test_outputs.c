@@ -320,7 +320,8 @@ static fsdp_status change_outputs(void *arg, fsdp_module *module, fsdp_tensor *c
 }
 
 /* Block 0 was given hooks before it was sharded, block 1 afterwards. */
-static void train_changed(fsdp_context *context, way_run *run)
+WAYS_TEST_BY(outputs_that_hooks_change_in_place_are_what_comes_next, in_every_way_with,
+             WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, FSDP_RESHARD_ALWAYS)
 {
     fsdp_module *module = net_create(context, run->way ? fsdp_meta(context) : test_device(context), BLOCKS);
     changer halves = {.factor = 0.5}, doubles = {.factor = 2};
@@ -342,11 +343,6 @@ static void train_changed(fsdp_context *context, way_run *run)
         net_sgd(module, 0.1f);
     }
     fsdp_module_unref(module);
-}
-
-TEST(outputs_that_hooks_change_in_place_are_what_comes_next)
-{
-    in_every_way_with(train_changed, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, FSDP_RESHARD_ALWAYS);
 }
 
 /* A hook changes what its block has saved: the backward would be wrong. */

@@ -445,7 +445,7 @@ WAYS_TEST(after_a_failed_recomputation_the_model_trains_on, WAYS_RANKS_AGREE)
 
 /* ---- who lives how long ---- */
 
-static void free_first(fsdp_context *context, way_run *run)
+WAYS_TEST_BY(a_model_may_be_freed_before_its_backward, in_every_way_with, WAYS_ALONE, 0)
 {
     fsdp_module *module = checked(context, run, (placing)(run->world % AROUND));
     pair p = {.run = run, .models = {module, NULL}};
@@ -458,9 +458,4 @@ static void free_first(fsdp_context *context, way_run *run)
     CHECK_PTR(fsdp_tensor_grad(weight));
     fsdp_scope_end(context, NULL);
     fsdp_tensor_unref(weight);
-}
-
-TEST(a_model_may_be_freed_before_its_backward)
-{
-    in_every_way_with(free_first, WAYS_ALONE, 0);
 }

@@ -235,35 +235,12 @@ static void in_ways(choice what)
             in_every_way_with(train_choosy, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, (int)what + CHOICES * reshard);
 }
 
-TEST(ranks_may_use_different_parameters)
-{
-    in_ways(PARAMETERS);
-}
-
-TEST(ranks_may_use_the_outputs_of_different_modules)
-{
-    in_ways(OUTPUTS);
-}
-
-TEST(ranks_may_enter_different_conditional_modules)
-{
-    in_ways(CONDITIONAL);
-}
-
-TEST(conditional_modules_nest)
-{
-    in_ways(NESTED);
-}
-
-TEST(modules_of_one_group_may_hand_on_what_they_were_given)
-{
-    in_ways(BESIDE);
-}
-
-TEST(a_conditional_group_may_run_in_part_and_again)
-{
-    in_ways(TWICE);
-}
+CALL_TEST(ranks_may_use_different_parameters, in_ways(PARAMETERS))
+CALL_TEST(ranks_may_use_the_outputs_of_different_modules, in_ways(OUTPUTS))
+CALL_TEST(ranks_may_enter_different_conditional_modules, in_ways(CONDITIONAL))
+CALL_TEST(conditional_modules_nest, in_ways(NESTED))
+CALL_TEST(modules_of_one_group_may_hand_on_what_they_were_given, in_ways(BESIDE))
+CALL_TEST(a_conditional_group_may_run_in_part_and_again, in_ways(TWICE))
 
 /* ---- hooks, frozen parameters, a failed step ---- */
 
@@ -347,7 +324,7 @@ TEST(what_was_reduced_stays_when_something_else_fails)
 }
 
 /* What all ranks use is frozen: on a rank that uses nothing else no gradient is wanted. */
-static void train_experts(fsdp_context *context, way_run *run)
+WAYS_TEST_BY(a_rank_may_use_nothing, in_every_way_with, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, CONDITIONAL)
 {
     choosy *c = sharded_choosy(context, run, (choice)run->arg, FSDP_RESHARD_ALWAYS);
 
@@ -361,11 +338,6 @@ static void train_experts(fsdp_context *context, way_run *run)
     }
     note_weights(run, &c->base);
     fsdp_module_unref(&c->base);
-}
-
-TEST(a_rank_may_use_nothing)
-{
-    in_every_way_with(train_experts, WAYS_EQUAL_PLAIN | WAYS_RANKS_AGREE, CONDITIONAL);
 }
 
 /* ---- hybrid: joined over the replicas ---- */

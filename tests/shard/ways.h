@@ -74,13 +74,14 @@ void ways_last_step(way_run *run, fsdp_module *module, fsdp_optimizer *optimizer
  * in worlds of 4; under a sanitizer and on another device fewer, in worlds of 2 and 3. */
 void in_every_way_with(way_body body, int check, int arg);
 void in_every_way(way_body body, int check);
-/* Defines a case whose body, of `context` and `run`, is run so. */
-#define WAYS_TEST(name, check)                                        \
+/* Defines a case whose body, of `context` and `run`, is run so; or by another function, whose first parameter it is. */
+#define WAYS_TEST(name, check) WAYS_TEST_BY(name, in_every_way, check)
+#define WAYS_TEST_BY(name, by, ...)                                   \
     static void name##_in_a_way(fsdp_context *context, way_run *run); \
     TEST(name)                                                        \
     {                                                                 \
-        in_every_way(name##_in_a_way, check);                         \
+        by(name##_in_a_way, __VA_ARGS__);                             \
     }                                                                 \
-    static void name##_in_a_way(fsdp_context *context, way_run *run)
+    static void name##_in_a_way(FSDP__UNUSED fsdp_context *context, way_run *run)
 
 #endif

@@ -32,14 +32,16 @@ void test_run_worlds(int first, int last, test_rank_body body, void *arg);
  *     {
  *         CHECK_OK(fsdp_barrier(fsdp_world(context)));
  *     } */
-#define RANKS_TEST(name, world) WORLDS_TEST(name, world, world)
-#define WORLDS_TEST(name, first, last)                              \
+#define RANKS_TEST(name, world) RUN_TEST(name, test_run_worlds, world, world)
+#define WORLDS_TEST(name, first, last) RUN_TEST(name, test_run_worlds, first, last)
+/* Does so by another function, whose last parameters are the body and its argument. */
+#define RUN_TEST(name, run, ...)                                    \
     static void name##_on_a_rank(fsdp_context *context, void *arg); \
     TEST(name)                                                      \
     {                                                               \
-        test_run_worlds(first, last, name##_on_a_rank, NULL);       \
+        run(__VA_ARGS__, name##_on_a_rank, NULL);                   \
     }                                                               \
-    static void name##_on_a_rank(__attribute__((unused)) fsdp_context *context, __attribute__((unused)) void *arg)
+    static void name##_on_a_rank(FSDP__UNUSED fsdp_context *context, FSDP__UNUSED void *arg)
 /* Returns when all ranks of the running test are here, or have ended; no call of the library is part of it. In front of
  * what breaks the world on one rank: after a collective others may still be inside it. */
 void test_meet(void);

@@ -60,19 +60,13 @@ TEST(a_time_is_that_of_rank_0_and_clocks_may_drift)
     CHECK_EQ(fsdp__trace_time(&drifts, 3000100), 1000000 - 10);
 }
 
-static void compare(fsdp_context *context, void *arg)
+RUN_TEST(machines_compare_their_clocks, test_run_machines, 2, 2, false)
 {
     fsdp__clock_offset offsets[4];
 
-    (void)arg;
     CHECK_OK(fsdp__clocks_compare(context, offsets));
     for (int r = 0; r < 4; r++) { /* these machines have one clock in truth */
         CHECK(offsets[r].ns - offsets[r].uncertain <= 0 && 0 <= offsets[r].ns + offsets[r].uncertain);
         CHECK_EQ(offsets[r].uncertain > 0, r >= 2);
     }
-}
-
-TEST(machines_compare_their_clocks)
-{
-    test_run_machines(2, 2, false, compare, NULL);
 }
