@@ -159,7 +159,9 @@ static void watch_gradients(fsdp_context *context, way_run *run)
             ways_step(optimizer);
     }
     if (!run->arg || !run->way)
-        ways_end(run, module, optimizer);
+        note_weights(run, module);
+    fsdp_optimizer_free(optimizer);
+    fsdp_module_unref(module);
 }
 
 /* The same without notes of the hooks, to compare with plain. */
