@@ -126,12 +126,6 @@ static fsdp_status pass(fsdp_stream *stream, const void *argument)
     return FSDP_OK;
 }
 
-static fsdp_status break_down(fsdp_stream *stream, const void *argument)
-{
-    (void)stream, (void)argument;
-    return FSDP_FAIL(FSDP_IO, "the host's part is broken");
-}
-
 /* Two streams, of which one is a GPU's, and numbers of each one's device. */
 typedef struct pair {
     fsdp_context *context;
@@ -382,11 +376,6 @@ out:
     fsdp__device_free_host(device, pinned, 100);
     fsdp__device_free(device, memory, COUNT * sizeof(float), FSDP_MEMORY_WORKSPACE);
     return status;
-}
-
-static void no_line(void *arg, fsdp_log_level level, const char *line)
-{
-    (void)arg, (void)level, (void)line;
 }
 
 /* Returns whether the n-th use of the call failed. */

@@ -29,12 +29,6 @@ static fsdp_status pass(fsdp_stream *stream, const void *argument)
     return sem_wait(gate) == 0 ? FSDP_OK : FSDP_FAIL(FSDP_IO, "the gate is broken");
 }
 
-static fsdp_status break_down(fsdp_stream *stream, const void *argument)
-{
-    (void)stream, (void)argument;
-    return FSDP_FAIL(FSDP_IO, "the host's part is broken");
-}
-
 /* An event of the CPU's, and a stream of it, have the mark of a GPU in another context, which is closed before they
  * look at it. */
 TEST(a_mark_outlives_its_device)

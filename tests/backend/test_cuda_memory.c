@@ -20,15 +20,6 @@ enum {
     ILLEGAL_ADDRESS = 700
 };
 
-/* Keeps a stream waiting until an int is not 0. */
-static fsdp_status pass(fsdp_stream *stream, const void *argument)
-{
-    (void)stream;
-    while (!atomic_load(*(atomic_int *const *)argument))
-        (void)usleep(1000);
-    return FSDP_OK;
-}
-
 /* ---- the ledger ---- */
 
 static fsdp_status linger(fsdp_stream *stream, const void *argument)
@@ -227,7 +218,7 @@ TEST(scratch_does_not_get_what_later_work_uses)
     CHECK_OK(fsdp__device_alloc(device, 40 * MIB, FSDP_MEMORY_ACTIVATION, &first));
     CHECK_OK(fsdp__device_alloc(device, 60 * MIB, FSDP_MEMORY_ACTIVATION, &memory));
     fsdp__device_free(device, first, 40 * MIB, FSDP_MEMORY_ACTIVATION);
-    CHECK_OK(fsdp__stream_enqueue(stream, pass, &gate, sizeof gate));
+    CHECK_OK(fsdp__stream_enqueue(stream, wait_for_flag, &gate, sizeof gate));
     CHECK_OK(fsdp__stream_enqueue(stream, add_scratch, &large, sizeof large));
     CHECK_OK(fsdp__launch_fill_run(stream, memory, FSDP_U8, MIB, 7));
     CHECK_OK(fsdp__copy_to_host(stream, seen, memory, MIB));
@@ -302,11 +293,6 @@ TEST(the_ledger_and_exports_get_scratch_that_was_given_back)
 }
 
 /* ---- memory of the host ---- */
-
-static void no_line(void *arg, fsdp_log_level level, const char *line)
-{
-    (void)arg, (void)level, (void)line;
-}
 
 static void count_line(void *arg, fsdp_log_level level, const char *line)
 {

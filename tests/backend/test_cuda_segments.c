@@ -268,17 +268,6 @@ typedef struct readings {
     unsigned char first, middle, last;
 } readings;
 
-/* Orders the later work of a stream behind what another one has so far. */
-static void follow(fsdp_stream *stream, fsdp_stream *first)
-{
-    fsdp_event *event = NULL;
-
-    CHECK_OK(fsdp_event_create(fsdp__stream_device(stream), &event));
-    CHECK_OK(fsdp_event_record(event, first));
-    CHECK_OK(fsdp_stream_wait_event(stream, event));
-    fsdp_event_free(event);
-}
-
 /* Reads a block behind its last use, and gives it back at once. */
 static void see(fsdp_device *device, const kept *k, readings *out)
 {
@@ -341,15 +330,6 @@ TEST(a_stream_of_a_programs_own_uses_memory_that_has_places)
     check_nothing_lives();
 }
 
-/* Keeps a stream waiting until an int is not 0. */
-static fsdp_status pass(fsdp_stream *stream, const void *argument)
-{
-    (void)stream;
-    while (!atomic_load(*(atomic_int *const *)argument))
-        (void)usleep(1000);
-    return FSDP_OK;
-}
-
 /* Takes a step whose requests depend on a seed: some larger than in the others, some in another order. `more` bytes
  * live all along; what outlives the step is made at its end, unless it is there or is not to be. */
 static void draw_step(fsdp_device *device, unsigned int dice, size_t more, kept *moment)
@@ -394,7 +374,7 @@ static void count_calls(void)
 static void hold(fsdp_device *device, fsdp_stream *other, atomic_int **gate, bool queued)
 {
     if (queued)
-        CHECK_OK(fsdp__stream_enqueue(other, pass, gate, sizeof *gate));
+        CHECK_OK(fsdp__stream_enqueue(other, wait_for_flag, gate, sizeof *gate));
     else
         fakecuda.hold(CHECK_PTR(fsdp_stream_native(other)), *gate);
     follow(fsdp_device_stream(device), other);

@@ -7,8 +7,7 @@
 #include "support/ranks.h"
 
 #ifdef FSDP_HAVE_FAKECUDA
-#include "backend/fakecuda/control.h"
-#include "device/device.h"
+#include "backend/fakecuda/use.h"
 #include "device/steps.h"
 
 enum {
@@ -57,25 +56,6 @@ static void take_step(fsdp_device *device, unsigned int dice, size_t more)
     fsdp__end_step(fsdp_device_context(device));
 }
 
-static void follow(fsdp_stream *stream, fsdp_stream *first)
-{
-    fsdp_event *event = NULL;
-
-    CHECK_OK(fsdp_event_create(fsdp__stream_device(stream), &event));
-    CHECK_OK(fsdp_event_record(event, first));
-    CHECK_OK(fsdp_stream_wait_event(stream, event));
-    fsdp_event_free(event);
-}
-
-/* Keeps a stream waiting until an int is not 0. */
-static fsdp_status pass(fsdp_stream *stream, const void *argument)
-{
-    (void)stream;
-    while (!atomic_load(*(atomic_int *const *)argument))
-        (void)usleep(1000);
-    return FSDP_OK;
-}
-
 /* Waits until all others have taken their steps. Time decides nothing but when a test that has failed ends. */
 static void be_late(late *l)
 {
@@ -121,8 +101,8 @@ static bool come_first(const rank_gpu *g, late *l, float *on_device, fsdp_proces
     atomic_int issued = 0, *gate = &issued;
 
     if (!l->on_device) {
-        CHECK_OK(fsdp__stream_enqueue(g->stream, pass, &gate, sizeof gate));
-        CHECK_OK(fsdp__stream_enqueue(second, pass, &gate, sizeof gate));
+        CHECK_OK(fsdp__stream_enqueue(g->stream, wait_for_flag, &gate, sizeof gate));
+        CHECK_OK(fsdp__stream_enqueue(second, wait_for_flag, &gate, sizeof gate));
     }
     gather(g, on_device);
     reduce(pairs[0], on_device, second);

@@ -2,6 +2,9 @@
 #ifndef TESTS_FAKECUDA_USE_H
 #define TESTS_FAKECUDA_USE_H
 
+#include <stdatomic.h>
+#include <unistd.h>
+
 #include "backend/fakecuda/control.h"
 #include "base/compiler.h"
 #include "device/device.h"
@@ -18,6 +21,38 @@ FSDP__UNUSED static void check_nothing_lives(void)
 FSDP__UNUSED static fsdp_device *open_gpu(fsdp_context *context)
 {
     return CHECK_PTR(fsdp_cuda(context, 0));
+}
+
+/* The work of a stream that waits until an int is not 0; and that fails. */
+FSDP__UNUSED static fsdp_status wait_for_flag(fsdp_stream *stream, const void *argument)
+{
+    (void)stream;
+    while (!atomic_load(*(atomic_int *const *)argument))
+        (void)usleep(1000);
+    return FSDP_OK;
+}
+
+FSDP__UNUSED static fsdp_status break_down(fsdp_stream *stream, const void *argument)
+{
+    (void)stream, (void)argument;
+    return FSDP_FAIL(FSDP_IO, "the host's part is broken");
+}
+
+/* Orders the later work of a stream behind what another one has so far. */
+FSDP__UNUSED static void follow(fsdp_stream *stream, fsdp_stream *first)
+{
+    fsdp_event *event = NULL;
+
+    CHECK_OK(fsdp_event_create(fsdp__stream_device(stream), &event));
+    CHECK_OK(fsdp_event_record(event, first));
+    CHECK_OK(fsdp_stream_wait_event(stream, event));
+    fsdp_event_free(event);
+}
+
+/* Drops what the log tells. */
+FSDP__UNUSED static void no_line(void *arg, fsdp_log_level level, const char *line)
+{
+    (void)arg, (void)level, (void)line;
 }
 
 /* A GPU with memory for all numbers of a call. */
