@@ -171,3 +171,16 @@ TEST(checks_fail_when_wrong)
     }
     fsdp__fault_arm(FSDP__FAULT_WRITE, 0);
 }
+
+/* Two cases, of which the second runs in the environment that the first one found. */
+TEST(a_case_may_change_the_environment)
+{
+    CHECK_EQ(setenv("FSDP_TEST_CHECKS", "1", 1), 0);
+    CHECK_EQ(unsetenv("PATH"), 0);
+}
+
+TEST(the_next_case_has_it_as_it_was)
+{
+    CHECK_NULL(getenv("FSDP_TEST_CHECKS"));
+    CHECK_PTR(getenv("PATH"));
+}
