@@ -49,8 +49,9 @@ static fsdp_status step(fsdp_device *device, fsdp_module *layer, int64_t rows)
     return status;
 }
 
-CONTEXT_TEST(after_a_batch_that_had_no_room_a_smaller_one_goes_on)
+TEST(after_a_batch_that_had_no_room_a_smaller_one_goes_on)
 {
+    fsdp_context *context = test_context();
     fsdp_device *device = gpu(context);
     fsdp_module *layer = CHECK_PTR(fsdp_linear_create(context, device, IN, OUT, NULL));
     int failures = 0;
@@ -69,6 +70,7 @@ CONTEXT_TEST(after_a_batch_that_had_no_room_a_smaller_one_goes_on)
         CHECK_OK(step(device, layer, 64));
     }
     fsdp_module_unref(layer);
+    fsdp_context_free(context);
 }
 
 TEST(a_kernel_that_writes_to_a_bad_address_loses_the_gpu_and_every_later_call_says_so)
