@@ -2,11 +2,14 @@
 #include "support/test.h"
 
 #ifdef FSDP_HAVE_FAKECUDA
+#include <pthread.h>
 #include <semaphore.h>
+#include <unistd.h>
 
 #include "backend/fakecuda/use.h"
 #include "device/device.h"
 #include "device/kernels.h"
+#include "device/moment.h"
 
 typedef struct logged {
     char text[512];
@@ -86,6 +89,97 @@ TEST(a_device_that_is_closed_gives_everything_back)
     CHECK_CONTAINS(log.text, "device 'cuda:0' freed with 128 live bytes: gradient 128");
     check_nothing_lives();
     CHECK_EQ(sem_destroy(&gate), 0);
+}
+
+/* ---- a thread that looks after a device ---- */
+
+typedef struct asker {
+    fsdp_device *device;
+    atomic_int open;
+    bool ended;
+} asker;
+
+/* Asks, while another thread waits in a record, and lets the stream go on after that. */
+static void *ask_and_open(void *arg)
+{
+    asker *a = arg;
+
+    while (fakecuda.uses("cudaEventRecord") == 0)
+        usleep(200);
+    a->ended = fsdp__device_has_ended(a->device);
+    atomic_store(&a->open, 1);
+    return NULL;
+}
+
+static void *keep_asking(void *arg)
+{
+    asker *a = arg;
+
+    a->ended = false;
+    while (!atomic_load(&a->open))
+        a->ended = fsdp__device_has_ended(a->device) || a->ended;
+    return NULL;
+}
+
+static fsdp_status do_nothing(fsdp_stream *stream, const void *argument)
+{
+    (void)stream, (void)argument;
+    return FSDP_OK;
+}
+
+/* ThreadSanitizer sees whether the one looks at what the other changes. */
+TEST(a_thread_asks_whether_a_device_has_ended_while_streams_come_and_go)
+{
+    fsdp_context *context = test_context();
+    asker a = {.device = open_gpu(context)};
+    pthread_t thread;
+
+    CHECK_EQ(pthread_create(&thread, NULL, keep_asking, &a), 0);
+    for (int i = 0; i < 20; i++) {
+        fsdp_stream *stream = NULL;
+
+        CHECK_OK(fsdp_stream_create(a.device, FSDP_STREAM_WORKER, &stream));
+        for (int n = 0; n < 20; n++)
+            CHECK_OK(fsdp__stream_enqueue(stream, do_nothing, NULL, 0));
+        CHECK_OK(fsdp_stream_synchronize(stream));
+        fsdp_stream_free(stream);
+    }
+    atomic_store(&a.open, 1);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK(!a.ended);
+    fsdp_context_free(context);
+    check_nothing_lives();
+}
+
+/* The thread that looks after a device asks whether it has ended, and releases it: so it waits for no record. */
+TEST(a_thread_asks_whether_a_device_has_ended_while_a_record_waits_for_room)
+{
+    fsdp_context *context = test_context();
+    static const char room[] = "3";
+    asker a = {.ended = true};
+    fsdp__device_moment *moment = NULL;
+    fsdp_stream *stream = NULL;
+    pthread_t thread;
+    void *native;
+
+    a.device = open_gpu(context);
+    setenv("FSDP_FAKECUDA_ROOM", room, 1);
+    CHECK_OK(fsdp_stream_create(a.device, FSDP_STREAM_WORKER, &stream));
+    unsetenv("FSDP_FAKECUDA_ROOM");
+    native = CHECK_PTR(fsdp_stream_native(stream));
+    for (int i = 0; i < atoi(room); i++)
+        fakecuda.hold(native, &a.open);
+    fakecuda.fail_call("cudaEventRecord", 0, 0, false); /* counts from here on */
+    CHECK_EQ(pthread_create(&thread, NULL, ask_and_open, &a), 0);
+    CHECK_OK(fsdp__device_mark_all(a.device, &moment));
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK(!a.ended);
+    CHECK(moment != NULL);
+    CHECK_OK(moment->wait(moment));
+    fsdp__moment_unref(moment);
+    fsdp_stream_free(stream);
+    fsdp_context_free(context);
+    check_nothing_lives();
 }
 
 #else

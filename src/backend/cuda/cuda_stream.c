@@ -14,7 +14,12 @@ static void prepare(const fsdp_device *device)
     (void)fsdp__cuda_use(device); /* a failure has lost the device, which the first item says */
 }
 
-/* ---- all of a device ---- */
+/* ---- all of a device ----
+ *
+ * The program's thread alone makes and frees streams. It holds the mutex while it changes their list, and may follow it
+ * without; any other thread holds the mutex while it does so. Nobody holds it in a call of CUDA that may wait: where a
+ * driver has no room left in a queue, a record waits until the device goes on, and that may wait for a thread which
+ * asks whether the device has ended. */
 
 static void list(fsdp__cuda_stream *stream)
 {
@@ -41,14 +46,13 @@ static void unlist(fsdp__cuda_stream *stream)
         fsdp__cuda_moment_drop(stream->given);
 }
 
-/* Lists moments behind what was issued to each stream so far. Where none can be had, as on a lost device, it waits. */
+/* Lists moments behind what was issued to each stream so far. Where none can be had, as on a lost device, it waits. On
+ * the program's thread. */
 static fsdp__cuda_moment *mark_all(const fsdp_device *device)
 {
-    fsdp__cuda_state *state = fsdp__cuda_state_of(device);
     fsdp__cuda_moment *first = NULL;
 
-    FSDP__HELD(&state->mutex);
-    for (const fsdp__cuda_stream *stream = state->streams; stream; stream = stream->next) {
+    for (const fsdp__cuda_stream *stream = fsdp__cuda_state_of(device)->streams; stream; stream = stream->next) {
         fsdp__cuda_moment *moment = NULL;
 
         if (fsdp__cuda_moment_take(stream->base.device, false, &moment) != FSDP_OK) {
@@ -140,7 +144,20 @@ bool fsdp__cuda_has_ended(fsdp_device *device)
     return over && lost;
 }
 
-/* Marks the streams that have something to do; the state's mutex is held. */
+/* Gives how many streams there are, and returns whether all of them are idle. */
+static bool are_idle(const fsdp__cuda_state *state, size_t *count)
+{
+    bool idle = true;
+
+    *count = 0;
+    for (const fsdp__cuda_stream *stream = state->streams; stream; stream = stream->next) {
+        ++*count;
+        idle = idle && is_idle(stream);
+    }
+    return idle;
+}
+
+/* Marks the streams that have something to do. */
 static fsdp_status mark_busy(const fsdp__cuda_state *state, all_marks *all)
 {
     for (fsdp__cuda_stream *stream = state->streams; stream; stream = stream->next)
@@ -151,27 +168,25 @@ static fsdp_status mark_busy(const fsdp__cuda_state *state, all_marks *all)
     return FSDP_OK;
 }
 
+/* An idle device needs no memory of the host. */
 fsdp_status fsdp__cuda_mark_all(fsdp_device *device, fsdp__device_moment **out)
 {
-    fsdp__cuda_state *state = fsdp__cuda_state_of(device);
-    all_marks *all = NULL;
+    const fsdp__cuda_state *state = fsdp__cuda_state_of(device);
+    all_marks *all;
     fsdp_status status;
-    size_t most = 0;
+    size_t most;
 
     *out = NULL;
     FSDP_TRY(fsdp__cuda_use(device));
     FSDP_TRY(fsdp__cuda_alive(device));
-    pthread_mutex_lock(&state->mutex);
-    for (const fsdp__cuda_stream *stream = state->streams; stream; stream = stream->next)
-        most++;
-    all = fsdp__calloc(1, sizeof *all + most * sizeof *all->marks);
-    status = all ? mark_busy(state, all) : FSDP_NO_MEMORY;
-    pthread_mutex_unlock(&state->mutex);
-    if (all)
-        all->base = (fsdp__device_moment){.refs = 1, .wait = all_wait, .reached = all_reached, .free = all_free};
+    if (are_idle(state, &most))
+        return FSDP_OK;
+    FSDP__TRY_NEW(all = fsdp__calloc(1, sizeof *all + most * sizeof *all->marks));
+    all->base = (fsdp__device_moment){.refs = 1, .wait = all_wait, .reached = all_reached, .free = all_free};
+    status = mark_busy(state, all);
     if (status == FSDP_OK && all->count > 0)
         *out = &all->base;
-    else if (all)
+    else
         all_free(&all->base);
     return status;
 }

@@ -16,8 +16,9 @@
  *   FSDP_FAKECUDA_WORDS=0                    streams do not wait for words
  *   FSDP_FAKECUDA_QUEUES=1                   how many queues of the hardware the streams of a device share; a queue
  *                                            does one thing after the other; 0: each stream has its own
- *   FSDP_FAKECUDA_FAIL=call:n:error[:lost]   fail_call below, for programs
- *   FSDP_FAKECUDA_PEERS=0                    no device reaches the memory of another one
+ *   FSDP_FAKECUDA_ROOM=1024                  how much work a stream takes that it has not done; a call that gives it
+ * more waits until there is room, as a driver's does FSDP_FAKECUDA_FAIL=call:n:error[:lost]   fail_call below, for
+ * programs FSDP_FAKECUDA_PEERS=0                    no device reaches the memory of another one
  *   FSDP_FAKECUDA_PEERS=0-1,0-2              these pairs do not
  *   FSDP_FAKENVML_LINKS=18                   how many links of NVLink each has, by NVML; not set: there is no NVML
  *   FSDP_FAKENVML_WITHOUT=0-1,0-2            and which pairs have none
@@ -181,6 +182,8 @@ typedef struct fakecuda_control {
     bool (*waits)(void *stream);
     /* Makes a stream (a cudaStream_t) wait until `*open` is not 0. */
     void (*hold)(void *stream, const atomic_int *open);
+    /* Loses a device now: what it was given and has not done, it does not do any more. `mend` makes it whole. */
+    void (*lose)(int device);
     /* Lets a call that writes a word by the stream take so much longer, before it gives anything to the device. */
     void (*slow_words)(void *stream, long ns);
 } fakecuda_control;

@@ -391,6 +391,11 @@ const char *cudaGetErrorString(cudaError_t error)
 
 /* ---- what tests ask ---- */
 
+static void lose_now(int device)
+{
+    fake_lose(device, cudaErrorIllegalAddress);
+}
+
 static long live(char *text, size_t bytes)
 {
     long ranges = fake_ranges(), others = fake_streams_and_events();
@@ -413,5 +418,6 @@ const fakecuda_control fakecuda = {
     .skip_time = fake_skip_time,
     .waits = fake_stream_waits,
     .hold = fake_stream_hold,
+    .lose = lose_now,
     .slow_words = fake_slow_words,
 };

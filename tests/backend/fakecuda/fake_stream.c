@@ -36,8 +36,8 @@ struct CUstream_st {
     struct CUstream_st *next; /* guarded by the list's lock */
     int device;
     uint32_t number;
-    uint64_t seed, pauses;
-    int queue; /* of the hardware: see fake_hardware_of */
+    uint64_t seed, pauses, room; /* for so many items; 0: for any number */
+    int queue;                   /* of the hardware: see fake_hardware_of */
     pthread_mutex_t mutex;
     pthread_cond_t arrived, moved;
     item *first, *last; /* this and what follows are guarded by the mutex */
@@ -158,8 +158,7 @@ static item *take_item(struct CUstream_st *s)
     it = s->first;
     if (it)
         s->first = it->next;
-    if (!s->first)
-        s->last = NULL;
+    s->last = s->first ? s->last : NULL;
     pthread_mutex_unlock(&s->mutex);
     return it;
 }
@@ -207,7 +206,7 @@ static void *run_stream(void *argument)
     return NULL;
 }
 
-/* Queues an item; takes the references to its moments in any case. */
+/* Queues an item, for which it waits until there is room; takes the references to its moments in any case. */
 static cudaError_t push(struct CUstream_st *s, const item *what, const void *argument, size_t bytes)
 {
     item *it = malloc(sizeof *it + bytes);
@@ -221,6 +220,8 @@ static cudaError_t push(struct CUstream_st *s, const item *what, const void *arg
     if (bytes)
         memcpy(it->argument, argument, bytes);
     pthread_mutex_lock(&s->mutex);
+    while (s->room > 0 && s->queued - s->done >= s->room)
+        pthread_cond_wait(&s->moved, &s->mutex);
     it->turn = fake_hardware_queue(s->queue);
     *(s->last ? &s->last->next : &s->first) = it;
     s->last = it;
@@ -260,9 +261,7 @@ uint32_t fake_stream_number(cudaStream_t stream)
 
 bool fake_stream_waits(void *stream)
 {
-    const struct CUstream_st *s = stream;
-
-    return s->waits;
+    return ((const struct CUstream_st *)stream)->waits;
 }
 
 static void wait_until(struct CUstream_st *s, uint64_t number)
@@ -330,7 +329,7 @@ void fake_count_object(int change)
 
 static struct CUstream_st *stream_new(void)
 {
-    const char *seed = getenv("FSDP_SIM_SEED");
+    const char *seed = getenv("FSDP_SIM_SEED"), *room = getenv("FSDP_FAKECUDA_ROOM");
     struct CUstream_st *s = calloc(1, sizeof *s);
 
     if (!s)
@@ -339,6 +338,7 @@ static struct CUstream_st *stream_new(void)
     s->number = (uint32_t)atomic_fetch_add(&created, 1) + 1;
     s->queue = fake_hardware_of(s->device, s->number);
     s->seed = (seed ? strtoull(seed, NULL, 10) : 1) << 32 ^ (uint64_t)(s->number - 1) << 20;
+    s->room = room ? strtoull(room, NULL, 10) : 0;
     s->refs = 1;
     pthread_mutex_init(&s->mutex, NULL);
     pthread_cond_init(&s->arrived, NULL);
