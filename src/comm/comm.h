@@ -43,11 +43,11 @@ struct fsdp_process_group {
 
     /* See [Note: turns] in turns.h. */
     _Atomic uint64_t issued; /* counted by the host; a worker that waits for readers reads it */
-    uint64_t last_reading; /* the turn of the last end of a read, or wait for readers, on a device; 0: there was none */
-    uint64_t known_done;   /* the program's order alone shows that calls up to this one have run */
+    uint64_t known_done;     /* the program's order alone shows that calls up to this one have run */
     pthread_mutex_t mutex;
     pthread_cond_t moved;
-    uint64_t done; /* under the mutex */
+    uint64_t done;    /* under the mutex, as the next */
+    int64_t readings; /* ends of reads, and waits for readers, that streams have in their queues */
 
     fsdp_carrier wanted;
     fsdp__carriage carriage; /* changed under comm->mutex, by the program's thread except for its last fields */

@@ -75,7 +75,7 @@ void fsdp__process_group_destroy(fsdp_process_group *group)
     /* Calls on workers, and what counts readers there, still use the group. Peers' reads of its memory are tracked by
      * the world's numbers from now on. */
     fsdp__comm_wait_done(group, group->issued, NULL);
-    fsdp__carried_wait_done(group->comm, group->last_reading);
+    fsdp__readers_wait_counted(group);
     fsdp__carrier_watch_settle(group);
     fsdp__memory_hand_over(group);
     unlist(group);

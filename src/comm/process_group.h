@@ -10,7 +10,14 @@ fsdp_status fsdp__process_group_new(fsdp__comm *comm, const fsdp__process_group_
                                     fsdp_process_group **out);
 /* Adds the group to comm->groups, where workers see it too; so the group must be complete. */
 void fsdp__process_group_list(fsdp_process_group *group);
-/* Waits for the calls that were issued, then frees the group. NULL is allowed. [blocks] */
+/* Waits for the calls that were issued, and for what streams have in their queues of it, then frees the group. NULL is
+ * allowed. [blocks] */
 void fsdp__process_group_destroy(fsdp_process_group *group);
+
+/* ---- readers.c ---- */
+
+/* Waits until all ends of reads, and waits for readers, that stand in the queues of streams have been there. [blocks]
+ */
+void fsdp__readers_wait_counted(fsdp_process_group *group);
 
 #endif

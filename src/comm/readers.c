@@ -8,8 +8,10 @@
  * takes a turn among the calls of carriers ([Note: one order on a device] in turns.h). */
 #include "base/clock.h"
 #include "base/context.h"
+#include "base/lock.h"
 #include "base/probe.h"
 #include "comm/health/failure.h"
+#include "comm/process_group.h"
 #include "comm/shared_memory.h"
 #include "comm/turns.h"
 #include "device/device.h"
@@ -17,6 +19,7 @@
 /* Holds what travels through a stream. */
 typedef struct reading {
     fsdp_process_group *group;
+    fsdp__stream_work work;
     void *shared;
     uint64_t number, issued;
     uint64_t turn; /* of memory on a device: among the calls of carriers */
@@ -37,6 +40,48 @@ void fsdp__process_group_begin_read(fsdp_process_group *group, void *shared)
     if (has_readers(group, shared))
         group->ops->readers->read_begin(group_of(group), shared);
 }
+
+/* ---- in queues ---- */
+
+static void count_queued(fsdp_process_group *group, int change)
+{
+    FSDP__HELD(&group->mutex);
+    group->readings += change;
+    pthread_cond_broadcast(&group->moved);
+}
+
+void fsdp__readers_wait_counted(fsdp_process_group *group)
+{
+    FSDP__HELD(&group->mutex);
+    while (group->readings > 0)
+        pthread_cond_wait(&group->moved, &group->mutex);
+}
+
+static fsdp_status run_queued(fsdp_stream *stream, const void *argument)
+{
+    const reading *r = argument;
+    fsdp_status status = r->work(stream, r);
+
+    count_queued(r->group, -1);
+    return status;
+}
+
+/* Does the work when the stream gets there; the group stays until then. */
+static fsdp_status enqueue(fsdp_stream *stream, fsdp__stream_work work, reading *r)
+{
+    fsdp_status status;
+
+    if (fsdp__stream_is_inline(stream))
+        return fsdp__stream_enqueue(stream, work, r, sizeof *r);
+    r->work = work;
+    count_queued(r->group, 1);
+    status = fsdp__stream_enqueue(stream, run_queued, r, sizeof *r);
+    if (status != FSDP_OK)
+        count_queued(r->group, -1);
+    return status;
+}
+
+/* ---- on the host ---- */
 
 static fsdp_status publish_done(fsdp_stream *stream, const void *argument)
 {
@@ -62,16 +107,15 @@ static fsdp_status in_turn(fsdp_stream *stream, fsdp__stream_work work, reading 
     fsdp_status status;
 
     r->turn = ++comm->carried_issued;
-    r->group->last_reading = r->turn;
     if (fsdp__carried_is_done(comm, r->turn - 1) && fsdp__stream_enter(stream)) {
         status = work(stream, r);
         fsdp__stream_leave(stream);
         return status;
     }
-    status = fsdp__stream_enqueue(stream, work, r, sizeof *r);
+    status = enqueue(stream, work, r);
     if (status == FSDP_OK)
         return FSDP_OK;
-    r->group->last_reading = --comm->carried_issued; /* later calls would wait for its turn */
+    comm->carried_issued--; /* later calls would wait for its turn */
     fsdp__comm_break(comm, status, fsdp_last_error());
     return fsdp_fail_hop(status, __FILE__, __LINE__);
 }
@@ -138,7 +182,7 @@ fsdp_status fsdp__process_group_end_read(fsdp_process_group *group, void *shared
     r.number = group->ops->readers->read_end(group_of(group), shared);
     if (fsdp__shared_memory_device(group->comm, shared))
         return in_turn(stream, count_done, &r);
-    return fsdp__stream_enqueue(stream, publish_done, &r, sizeof r);
+    return enqueue(stream, publish_done, &r);
 }
 
 void fsdp__process_group_host_waits(fsdp_process_group *group, const fsdp_stream *worker, bool waits)
@@ -187,7 +231,7 @@ fsdp_status fsdp__process_group_await_readers(fsdp_process_group *group, void *s
                    .number = r.number);
         return FSDP_OK; /* the usual case: needs neither the clock nor the queue */
     }
-    return fsdp__stream_enqueue(stream, await_readers, &r, sizeof r);
+    return enqueue(stream, await_readers, &r);
 }
 
 bool fsdp__process_group_give_back(fsdp_process_group *group, void *shared, const fsdp_sharded_buffer *buffer)

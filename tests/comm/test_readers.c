@@ -1,5 +1,6 @@
 /* test_readers.c - who writes to shared memory waits for the peers that still read it, for no others, and not for ever.
  */
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -441,6 +442,54 @@ TEST(a_reader_that_ends_behind_its_read_is_not_missed)
 
         test_run_ranks(2, leave_behind_the_read, &r);
     }
+}
+
+/* ---- a group that goes ---- */
+
+static fsdp_status pass(fsdp_stream *stream, const void *argument)
+{
+    (void)stream;
+    pause_until(*(atomic_int *const *)argument, 1);
+    return FSDP_OK;
+}
+
+/* Opens the gate a while after the program has begun to free its group, which waits for that. */
+static void *open_late(void *gate)
+{
+    usleep(5 * SLOW_US);
+    atomic_store((atomic_int *)gate, 1);
+    return NULL;
+}
+
+/* Frees a group behind whose last call a stream has yet to end a read, and to wait for readers. */
+static void free_behind(fsdp_context *context, void *arg)
+{
+    fsdp_stream *stream = open_stream(context, FSDP_STREAM_WORKER);
+    fsdp_process_group *group = NULL;
+    atomic_int open = 0, *gate = &open;
+    int ranks[] = {0, 1};
+    pthread_t opener;
+    void *region;
+
+    (void)arg;
+    CHECK_OK(fsdp_process_group_create(context, ranks, 2, "pair", &group));
+    region = shared(group);
+    CHECK_OK(fsdp__stream_enqueue(stream, pass, &gate, sizeof gate));
+    fsdp__process_group_begin_read(group, region);
+    CHECK_OK(fsdp__process_group_end_read(group, region, stream));
+    CHECK_OK(fsdp__process_group_await_readers(group, region, stream));
+    let_go(group, region);
+    CHECK_EQ(pthread_create(&opener, NULL, open_late, gate), 0);
+    fsdp_process_group_free(group);
+    CHECK_EQ(atomic_load(gate), 1);
+    CHECK_EQ(pthread_join(opener, NULL), 0);
+    CHECK_OK(fsdp_stream_synchronize(stream));
+    fsdp_stream_free(stream);
+}
+
+TEST(a_group_is_freed_when_streams_are_through_with_its_readers)
+{
+    test_run_ranks(2, free_behind, NULL);
 }
 
 /* ---- who of all has a flag ---- */
