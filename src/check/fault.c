@@ -11,7 +11,7 @@
 
 typedef struct fault_switch {
     long left, armed; /* `left`: uses until the fault, 0: off; `armed`: how many there were at first */
-    bool hit;
+    bool hit, all;    /* `all`: each use is a fault */
 } fault_switch;
 
 typedef struct switches {
@@ -27,6 +27,11 @@ static _Thread_local int resting;
 void fsdp__fault_arm(fsdp__fault_kind kind, long nth)
 {
     faults.kinds[kind] = (fault_switch){.left = nth, .armed = nth};
+}
+
+void fsdp__fault_arm_all(fsdp__fault_kind kind)
+{
+    faults.kinds[kind] = (fault_switch){.all = true};
 }
 
 bool fsdp__fault_hit(fsdp__fault_kind kind)
@@ -52,12 +57,12 @@ void fsdp__fault_rest(bool on)
 
 /* ---- a use ---- */
 
-/* Counts a use. Returns whether it is the armed one. */
+/* Counts a use. Returns whether it is an armed one. */
 static bool fires(fsdp__fault_kind kind)
 {
     fault_switch *own = &faults.kinds[kind];
 
-    if (resting || own->left == 0 || --own->left > 0)
+    if (resting || (!own->all && (own->left == 0 || --own->left > 0)))
         return false;
     own->hit = true;
     return true;

@@ -26,6 +26,8 @@ typedef enum fsdp__fault_act {
 
 /* Makes the n-th use (from 1) of `kind` on this thread fail; 0 switches it off. */
 void fsdp__fault_arm(fsdp__fault_kind kind, long nth);
+/* Makes each use fail, until it is armed with a number. */
+void fsdp__fault_arm_all(fsdp__fault_kind kind);
 /* Returns whether an armed fault has fired since it was armed. */
 bool fsdp__fault_hit(fsdp__fault_kind kind);
 /* Stops faults on this thread until it is called with false as often: uses neither fail nor count meanwhile. For code

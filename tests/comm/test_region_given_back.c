@@ -4,12 +4,18 @@
 #include "comm/rank_peer.h"
 
 #ifdef FSDP_HAVE_FAKECUDA
+#include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "backend/fakecuda/use.h"
+#include "check/fault.h"
+#include "comm/comm.h"
 #include "comm/health/process.h"
+#include "comm/transport/arena/device_region.h"
+#include "comm/world.h"
+#include "support/ranks.h"
 
 /* Returns the bytes that this process has taken from the card. */
 static size_t taken(void)
@@ -244,6 +250,76 @@ TEST_WITH(a_region_is_freed_while_a_device_is_late_and_goes_when_that_has_read_i
     rank_children_run((rank_child){.world = 4}, frees_while_a_device_is_late);
 }
 
+/* ---- a stream that counts readers late ---- */
+
+/* Keeps a stream's thread until an int is not 0. */
+static fsdp_status pass(fsdp_stream *stream, const void *argument)
+{
+    (void)stream;
+    while (!atomic_load(*(atomic_int *const *)argument))
+        (void)usleep(500);
+    return FSDP_OK;
+}
+
+/* Opens the gate a while after the program has begun to free its group, which waits for that. */
+static void *open_late(void *gate)
+{
+    (void)usleep(20000);
+    atomic_store((atomic_int *)gate, 1);
+    return NULL;
+}
+
+/* Frees the group of a region whose readers a stream's thread has yet to count: it must not be gone before that. */
+static fsdp_status free_uncounted(const rank_peer *g, fsdp_process_group *group)
+{
+    static atomic_int open;
+    atomic_int *gate = &open;
+    pthread_t opener;
+    void *region;
+    bool early;
+
+    FSDP_TRY(take(g, group, &region));
+    FSDP_TRY(fsdp__stream_enqueue(g->stream, pass, &gate, sizeof gate));
+    fsdp__process_group_begin_read(group, region);
+    FSDP_TRY(fsdp__process_group_end_read(group, region, g->stream));
+    FSDP_TRY(fsdp__process_group_await_readers(group, region, g->stream));
+    fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
+    if (pthread_create(&opener, NULL, open_late, gate) != 0)
+        return FSDP_FAIL(FSDP_IO, "there is no thread");
+    fsdp_process_group_free(group);
+    early = !atomic_load(gate);
+    (void)pthread_join(opener, NULL);
+    FSDP_TRY(fsdp_stream_synchronize(g->stream));
+    return early ? FSDP_FAIL(FSDP_STATE, "the group has gone before its readers were counted") : FSDP_OK;
+}
+
+static int frees_uncounted(const rank_child *child, fsdp_context *context)
+{
+    fsdp_process_group *group = NULL;
+    size_t before = 0;
+    rank_peer g;
+    fsdp_status status = group_open(context, &g, &group);
+
+    if (status == FSDP_OK) {
+        before = taken();
+        status = free_uncounted(&g, group);
+    }
+    for (int i = 0; i < 2 && status == FSDP_OK; i++)
+        status = fsdp_barrier(g.staged);
+    if (status != FSDP_OK || taken() > before) {
+        fprintf(stderr, "rank %d: %s\n", child->rank, fsdp_last_error());
+        return 1;
+    }
+    rank_peer_close(&g);
+    return RANK_RIGHT;
+}
+
+TEST_WITH(a_group_is_freed_when_the_readers_of_its_region_are_counted, rank_peer_one_gpu, rank_peer_any_gpus)
+{
+    for (int world = 2; world <= RANK_PEER_MOST; world++)
+        rank_children_run((rank_child){.world = world}, frees_uncounted);
+}
+
 /* ---- a maker that is stopped ---- */
 
 static atomic_int *freed; /* ranks but the maker that have freed, since all of them began; memory of all */
@@ -314,6 +390,112 @@ TEST_WITH(others_free_a_region_whose_maker_is_stopped, rank_peer_one_gpu, rank_p
         rank_children_run((rank_child){.world = world}, maker_stops);
     }
     (void)munmap(freed, sizeof *freed);
+}
+
+/* ---- a meeting that fails ---- */
+
+/* Counts the meetings of a group, and lets this rank die in the second one of a call, when rank 0 waits there. */
+typedef struct victim {
+    const fsdp__arena_group *group;
+    int meetings;
+} victim;
+
+static fsdp_status die_in_meeting(void *arg, fsdp__probe_event *event)
+{
+    victim *v = arg;
+
+    if (event->object != v->group->place || ++v->meetings < 2)
+        return FSDP_OK;
+    while (atomic_load(&fsdp__desk_at(v->group->world->arena->board, v->group->index, 0)->counted) < event->number + 2)
+        usleep(500);
+    _exit(0);
+}
+
+/* Rank 1 dies when the first rank has made the memory, before the others learn where: it goes when they have left. */
+static fsdp_status make_in_vain(const rank_peer *g, fsdp_process_group *group)
+{
+    fsdp__arena_view *view = fsdp__comm_get(g->context)->transport;
+    victim v = {.group = group->transport_group};
+    size_t before = taken(), before_counted = counted(g);
+    fsdp_status status;
+    void *region;
+
+    if (g->rank == 1)
+        (void)fsdp__context_subscribe(g->context, FSDP__POINT_BIT(FSDP__POINT_ORDER_PUBLISHED), die_in_meeting, &v);
+    status = fsdp__process_group_alloc_common(group, g->device, ODD, &region);
+    if (g->rank == 0 && status != FSDP_OK && taken() != before + WHOLE)
+        return FSDP_FAIL(FSDP_STATE, "nothing was made: %s", fsdp_last_error());
+    fsdp_process_group_free(group);
+    if (status == FSDP_OK || region || counted(g) > before_counted)
+        return FSDP_FAIL(FSDP_STATE, "%s, and %zu bytes more are counted", fsdp_status_text(status),
+                         counted(g) - before_counted);
+    for (int r = 1; r < g->size && g->rank == 0; r++)
+        while (!fsdp__board_is_gone(view->arena->board, r))
+            usleep(1000);
+    fsdp__device_regions_end(view);
+    return taken() <= before ? FSDP_OK : FSDP_FAIL(FSDP_STATE, "%zu bytes stay", taken() - before);
+}
+
+static int makes_in_vain(const rank_child *child, fsdp_context *context)
+{
+    fsdp_process_group *group = NULL;
+    rank_peer g;
+
+    if (group_open(context, &g, &group) != FSDP_OK || fsdp__context_set_comm_ticks(context, 0, 10) != FSDP_OK ||
+        make_in_vain(&g, group) != FSDP_OK) {
+        fprintf(stderr, "rank %d: %s\n", child->rank, fsdp_last_error());
+        return 1;
+    }
+    rank_peer_close(&g);
+    return RANK_RIGHT;
+}
+
+TEST_WITH(what_was_made_for_ranks_that_do_not_hear_of_it_goes_back, rank_peer_one_gpu, rank_peer_any_gpus)
+{
+    for (int world = 2; world <= RANK_PEER_MOST; world++)
+        rank_children_run((rank_child){.world = world, .fate = RANK_DIES}, makes_in_vain);
+}
+
+/* ---- a host without memory, as ranks leave: they are threads, whose memory is closed without the driver ---- */
+
+/* Gives a region back, and leaves the world, while its stream stands; `arg`: the allocation that fails from then on, 0:
+ * each one. It must not be closed before the stream has gone on. */
+static void leave_poor(fsdp_context *context, void *arg)
+{
+    long nth = *(const long *)arg;
+    atomic_int open = 0;
+    fsdp_process_group *group = NULL;
+    void *region = NULL, *copy = NULL;
+    pthread_t opener;
+    rank_peer g;
+
+    CHECK_OK(group_open(context, &g, &group));
+    CHECK_OK(fsdp__process_group_alloc_common(group, g.device, ODD, &region));
+    CHECK_OK(fsdp__device_alloc(g.device, ODD, FSDP_MEMORY_ACTIVATION, &copy));
+    fakecuda.hold(fsdp_stream_native(g.stream), &open);
+    CHECK_OK(fsdp__copy_on_device(g.stream, copy, region, ODD));
+    if (nth > 0)
+        fsdp__fault_arm(FSDP__FAULT_ALLOCATION, nth);
+    else
+        fsdp__fault_arm_all(FSDP__FAULT_ALLOCATION);
+    fsdp_process_group_free_memory(group, FSDP_MEMORY_SHARED, region, ODD);
+    fsdp_process_group_free(group);
+    CHECK_EQ(pthread_create(&opener, NULL, open_late, &open), 0);
+    fsdp__device_regions_end(fsdp__comm_get(context)->transport);
+    CHECK_EQ(atomic_load(&open), 1);
+    fsdp__fault_arm(FSDP__FAULT_ALLOCATION, 0);
+    CHECK_EQ(pthread_join(opener, NULL), 0);
+    CHECK_OK(fsdp_stream_synchronize(g.stream));
+    fsdp__device_free(g.device, copy, ODD, FSDP_MEMORY_ACTIVATION);
+    rank_peer_close(&g);
+}
+
+TEST_WITH(who_leaves_without_memory_of_the_host_waits_for_its_device, rank_peer_one_gpu, rank_peer_any_gpus)
+{
+    for (long nth = 0; nth <= 4; nth++) {
+        test_run_ranks(2, leave_poor, &nth);
+        check_nothing_lives();
+    }
 }
 
 #endif

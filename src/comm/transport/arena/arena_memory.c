@@ -275,6 +275,7 @@ fsdp_status fsdp__arena_alloc_shared(void *g, const fsdp__call *call, fsdp__traf
 {
     fsdp__arena_group *group = g;
     answer *theirs;
+    fsdp_status met;
 
     fsdp__device_regions_look(group->world);
     FSDP_TRY(agree(group, call, call->own_status, "", traffic));
@@ -286,7 +287,10 @@ fsdp_status fsdp__arena_alloc_shared(void *g, const fsdp__call *call, fsdp__traf
         if (theirs->status != FSDP_OK)
             fsdp__shown(fsdp_last_error(), theirs->message, sizeof theirs->message);
     }
-    FSDP_TRY(fsdp__rendezvous(group, traffic));
+    met = fsdp__rendezvous(group, traffic);
+    if (met != FSDP_OK && group->rank == 0 && theirs->status == FSDP_OK) /* the world has ended meanwhile */
+        give_back(group, fsdp__from_offset(group, theirs->offset), true);
+    FSDP_TRY(met);
     if (theirs->status != FSDP_OK)
         return FSDP_FAIL((fsdp_status)theirs->status, "rank %d: %s",
                          fsdp__board_global(group->world->arena->board, group->ranks[0]), theirs->message);

@@ -50,6 +50,11 @@ typedef struct fsdp__device_memory {
     int64_t rest; /* bytes that it takes beyond those that were asked for */
 } made;
 
+static void nap(void)
+{
+    (void)nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+}
+
 /* ---- life ---- */
 
 size_t fsdp__device_region_words(const fsdp__arena_view *view)
@@ -151,17 +156,18 @@ static region *region_at(fsdp__arena_view *view, const void *memory)
     return r;
 }
 
-/* Asks whether the device has nothing to do, and otherwise, when it has done all that it has been given. A device that
- * cannot tell, as one that is lost, is asked again at the next look. */
-static bool is_idle(region *r)
+/* Asks when the device has done all that it has been given. Where it cannot tell, as one that is lost, or where the
+ * host has no memory, it is asked again at the next look. */
+static fsdp_status ask(region *r)
 {
-    bool held = fsdp_hold_error(true), told;
+    bool held = fsdp_hold_error(true);
+    fsdp_status status;
 
     fsdp__moment_unref(r->last);
     r->last = NULL;
-    told = fsdp__device_mark_all(r->device, &r->last) == FSDP_OK;
+    status = fsdp__device_mark_all(r->device, &r->last);
     fsdp_release_error(held);
-    return told && !r->last;
+    return status;
 }
 
 fsdp__shared_header *fsdp__device_region_leave(fsdp__arena_view *view, void *memory)
@@ -184,7 +190,18 @@ void fsdp__region_count_out(const fsdp__arena_view *view, fsdp__shared_header *h
 /* Returns whether a region was given back, and closing it waits for nothing. */
 static bool may_close(region *r)
 {
-    return r->left && (!r->last || r->last->reached(r->last)) && is_idle(r);
+    return r->left && (!r->last || r->last->reached(r->last)) && ask(r) == FSDP_OK && !r->last;
+}
+
+/* Waits until the device has nothing to do, or is lost: then whoever closes the region waits for it. If the host has no
+ * memory to note when that is, it looks again: to see that a device has nothing to do takes none. */
+static void await_device(region *r)
+{
+    for (fsdp_status status; (status = ask(r)) == FSDP_NO_MEMORY || r->last;)
+        if (r->last)
+            (void)r->last->wait(r->last);
+        else
+            nap();
 }
 
 static void unlist(fsdp__arena_view *view, region **link)
@@ -211,8 +228,8 @@ static void close_left(fsdp__arena_view *view, bool all)
             link = &r->next;
             continue;
         }
-        if (all && r->last)
-            (void)r->last->wait(r->last);
+        if (all)
+            await_device(r);
         unlist(view, link);
         close_region(view, r);
     }
@@ -316,7 +333,7 @@ static bool await_others(const fsdp__arena_view *view, const fsdp__shared_header
                      "this rank leaves when the others have freed parameters in the memory of its GPU");
             told = true;
         }
-        (void)nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+        nap();
     }
     return true;
 }

@@ -23,9 +23,10 @@
  * ranks that are threads free only where all ranks of a group are in one call, as the next region is made, and as they
  * leave.
  *
- * A rank that leaves the world closes what it has given back when its device is done, and waits for that. If others
- * have its memory open it waits for them, at most for comm.timeout: with its process the memory would go, which they
- * still read. */
+ * A rank that leaves the world closes what it has given back when its device is done, and waits for that, also where
+ * the host has no memory to note when that is: to see that a device has nothing to do takes none. If others have its
+ * memory open it waits for them, at most for comm.timeout: with its process the memory would go, which they still read.
+ */
 #ifndef COMM_ARENA_DEVICE_REGION_H
 #define COMM_ARENA_DEVICE_REGION_H
 
