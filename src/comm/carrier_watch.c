@@ -11,6 +11,7 @@
 #include "base/limits.h"
 #include "base/lock.h"
 #include "comm/health/failure.h"
+#include "device/moment.h"
 
 enum {
     SETTLE_NS = 200000
@@ -142,10 +143,25 @@ fsdp_status fsdp__carrier_watch_start(fsdp__comm *comm)
     return FSDP_OK;
 }
 
+/* Ends the world where the device of a group that is busy is lost: it does not do what the others wait for, and this
+ * rank is released when the world has ended. */
+static void end_if_lost(const fsdp_process_group *group)
+{
+    char text[256];
+
+    if (fsdp__comm_is_broken(group) || !fsdp__device_has_ended(group->carriage.device))
+        return;
+    snprintf(text, sizeof text, "device '%s' is lost, and does not do the calls of group '%s' any more",
+             fsdp_device_name(group->carriage.device), group->name);
+    fsdp__comm_break(group->comm, FSDP_STATE, text);
+}
+
 void fsdp__carrier_watch_settle(fsdp_process_group *group)
 {
-    while (progress_of(group))
+    while (progress_of(group)) {
+        end_if_lost(group);
         (void)nanosleep(&(struct timespec){.tv_nsec = SETTLE_NS}, NULL);
+    }
 }
 
 void fsdp__carrier_watch_stop(fsdp__comm *comm)
