@@ -17,6 +17,54 @@ static int number_of(const growing *g, const void *segment)
     return i;
 }
 
+/* ---- pieces ---- */
+
+static bool lies_in(const growing_piece *p, int segment, size_t from, size_t end)
+{
+    return p->segment == segment && p->offset >= from && p->offset + p->bytes <= end;
+}
+
+static void note_pieces(growing *g, int segment, size_t from, size_t end)
+{
+    while (g->piece_most > 0 && from < end) {
+        size_t bytes = FSDP__MIN(end - from, g->piece_most);
+
+        CHECK(g->piece_count < GROWING_PIECES);
+        g->pieces[g->piece_count++] = (growing_piece){segment, from, bytes};
+        from += bytes;
+    }
+}
+
+static void drop_pieces(growing *g, int segment, size_t from, size_t end)
+{
+    for (int i = 0; i < g->piece_count;)
+        if (lies_in(&g->pieces[i], segment, from, end))
+            g->pieces[i] = g->pieces[--g->piece_count];
+        else
+            i++;
+}
+
+static void fit_pieces(const growing *g, int segment, size_t *from, size_t *end)
+{
+    size_t low = *end, high = *from;
+
+    for (int i = 0; i < g->piece_count; i++)
+        if (lies_in(&g->pieces[i], segment, *from, *end)) {
+            low = FSDP__MIN(low, g->pieces[i].offset);
+            high = FSDP__MAX(high, g->pieces[i].offset + g->pieces[i].bytes);
+        }
+    *from = low;
+    *end = FSDP__MAX(low, high);
+}
+
+/* ---- segments ---- */
+
+static void tell_leaving(const growing *g, const void *memory, size_t bytes)
+{
+    if (g->leaves)
+        g->leaves(g->leaves_arg, memory, bytes);
+}
+
 static fsdp_status grow(void *arg, void *segment, size_t bytes, size_t more)
 {
     growing *g = arg;
@@ -28,6 +76,7 @@ static fsdp_status grow(void *arg, void *segment, size_t bytes, size_t more)
         return FSDP_FAIL(FSDP_NO_MEMORY, "the test system has no %zu bytes", more);
     if (!g->dry)
         CHECK_EQ(mprotect((char *)segment + bytes, more, PROT_READ | PROT_WRITE), 0);
+    note_pieces(g, i, bytes, bytes + more);
     g->used += more;
     g->ends[i].mapped += more;
     g->ends[i].end = FSDP__MAX(g->ends[i].end, bytes + more);
@@ -39,7 +88,8 @@ static void give_back(void *arg, void *segment, size_t bytes)
     growing *g = arg;
     int i = number_of(g, segment);
 
-    (void)bytes;
+    tell_leaving(g, segment, bytes);
+    drop_pieces(g, i, 0, SIZE_MAX);
     CHECK_EQ(munmap(segment, RANGE_MIB * MIB), 0);
     g->used -= g->ends[i].mapped;
     g->ends[i].segment = NULL;
@@ -66,6 +116,10 @@ static void fit(void *arg, void *segment, size_t *from, size_t *end)
 {
     const growing *g = arg;
 
+    if (g->piece_most > 0) {
+        fit_pieces(g, number_of(g, segment), from, end);
+        return;
+    }
     *from = (*from + 4 * MIB - 1) / (4 * MIB) * (4 * MIB);
     if (*end != g->ends[number_of(g, segment)].end)
         *end = *end / (4 * MIB) * (4 * MIB);
@@ -74,11 +128,14 @@ static void fit(void *arg, void *segment, size_t *from, size_t *end)
 static void cut(void *arg, void *segment, size_t from, size_t end)
 {
     growing *g = arg;
-    size_t *last = &g->ends[number_of(g, segment)].end;
+    int i = number_of(g, segment);
+    size_t *last = &g->ends[i].end;
 
     CHECK(from < end && end <= *last);
+    tell_leaving(g, (char *)segment + from, end - from);
+    drop_pieces(g, i, from, end);
     *last = end == *last ? from : *last;
-    g->ends[number_of(g, segment)].mapped -= end - from;
+    g->ends[i].mapped -= end - from;
     CHECK(mmap((char *)segment + from, end - from, PROT_NONE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) !=
           MAP_FAILED);
     g->used -= end - from;
