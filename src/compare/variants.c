@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "config/config.h"
 #include "train/run_config.h"
 #include "train/strategy_word.h"
 
@@ -43,17 +44,15 @@ static fsdp_status write_nothing(fsdp_train_config *c)
 {
     FSDP_TRY(fsdp_train_config_set(c, "metrics.jsonl", ""));
     FSDP_TRY(fsdp_train_config_set(c, "metrics.trace.path", ""));
-    FSDP_TRY(fsdp_train_config_set(c, "metrics.trace.steps", ""));
     FSDP_TRY(fsdp_train_config_set(c, "metrics.csv", ""));
     FSDP_TRY(fsdp_train_config_set(c, "metrics.prometheus", ""));
     FSDP_TRY(fsdp_train_config_set(c, "metrics.tensorboard", ""));
-    FSDP_TRY(fsdp_train_config_set(c, "metrics.sample_prompt", ""));
     FSDP_TRY(fsdp_train_config_set(c, "checkpoint.enable", "false"));
     FSDP_TRY(fsdp_train_config_set(c, "export.path", ""));
-    FSDP_TRY(fsdp_train_config_set(c, "export.fallback_path", ""));
     c->metrics.log_freq = 1;
     c->metrics.histogram_freq = 0;
     c->comm.trace = false;
+    fsdp__config_drop_refused(&fsdp__train_keys, c, NULL); /* what belongs to these */
     return FSDP_OK;
 }
 

@@ -24,6 +24,13 @@ fsdp_status fsdp__config_set(const fsdp__key_table *table, void *config, const c
 /* Does the same, but appends what `value` names if the key is a list. */
 fsdp_status fsdp__config_add(const fsdp__key_table *table, void *config, const char *key, const char *value);
 
+/* Refuses a key that has no effect, because what it needs is absent (fsdp__key_need). */
+fsdp_status fsdp__config_check_needs(const fsdp__key_table *table, const void *config);
+/* Writes the keys that have no effect and are not refused, each with what it needs; "": there are none. */
+void fsdp__config_idle(const fsdp__key_table *table, const void *config, char *text, size_t text_bytes);
+/* Gives the keys of a section (NULL: of all) that would be refused their defaults. */
+void fsdp__config_drop_refused(const fsdp__key_table *table, void *config, const char *section);
+
 /* Prints the config as YAML that fsdp__config_load reads. Keys that are not set are printed as comments. */
 fsdp_status fsdp__config_print(const fsdp__key_table *table, const void *config, FILE *stream);
 /* Prints every key, or those of the section `only`, with what is allowed, its default and its meaning. */

@@ -16,6 +16,17 @@ const fsdp__key *fsdp__key_find(const fsdp__key_table *table, const char *sectio
     return NULL;
 }
 
+const fsdp__key *fsdp__key_named(const fsdp__key_table *table, const char *name)
+{
+    size_t length = strcspn(name, ".");
+    char section[64];
+
+    if (!name[length] || length >= sizeof section)
+        return NULL;
+    snprintf(section, sizeof section, "%.*s", (int)length, name);
+    return fsdp__key_find(table, section, name + length + 1);
+}
+
 bool fsdp__key_is_nothing(const char *text)
 {
     return text[0] == '\0' || strcmp(text, "~") == 0 || strcmp(text, "null") == 0;

@@ -69,12 +69,24 @@ typedef struct fsdp__key_word {
     const char *word, *here;
 } fsdp__key_word;
 
+/* Says that keys of a section have an effect only beside others. */
+typedef struct fsdp__key_need {
+    const char *section, *names; /* with spaces between the names */
+    /* What they need: alternatives with '|' between them, each "section.name" (a value that is not the default), or
+     * "section.name=a,b" (one of these), "section.name=!a" (another value than these); a value may be a pattern, as
+     * "cuda*". One that begins with '~' is not named in messages: by it a user has switched the keys off. */
+    const char *needs;
+    const char *usual; /* a value that says what holds anyway if the key is not set; NULL: there is none */
+    bool idle;         /* without it the keys change nothing that was asked for: they are named, and not refused */
+} fsdp__key_need;
+
 typedef struct fsdp__key_table {
     const fsdp__key *keys; /* section by section */
     int count;
     const char *const *sections; /* NULL-terminated, in the order of the file */
     const char *example;         /* "section.name" of a key, for messages */
     const fsdp__key_word *words; /* up to one whose word is NULL; or NULL */
+    const fsdp__key_need *needs; /* up to one whose section is NULL; or NULL */
 } fsdp__key_table;
 
 /* Describes the maps of a list, such as "optimizer.groups: [{pattern: '*.bias', weight_decay: 0}]". The table's only
@@ -90,6 +102,8 @@ const char *fsdp__key_entry(const fsdp__key *key);
 
 const fsdp__key *fsdp__key_find(const fsdp__key_table *table, const char *section,
                                 const char *name); /* NULL when absent */
+
+const fsdp__key *fsdp__key_named(const fsdp__key_table *table, const char *name); /* "section.name" */
 
 /* Writes what is allowed: "an integer from 1 to 8", "a number greater than 0", "sequential or shuffled", ... */
 void fsdp__key_allowed(const fsdp__key *key, char *text, size_t text_bytes);
@@ -117,6 +131,13 @@ void fsdp__key_free_maps(const fsdp__key *key, void *maps, int64_t count);
 /* Tell whether the key has a value, and print that value as YAML which reads back as the same. */
 bool fsdp__key_is_set(const void *config, const fsdp__key *key);
 void fsdp__key_print(const void *config, const fsdp__key *key, FILE *out);
+
+/* ---- needs.c ---- */
+
+/* Returns what the key needs and the config does not have; NULL: it has all of it, or the key has its usual value. */
+const fsdp__key_need *fsdp__key_lacks(const fsdp__key_table *table, const void *config, const fsdp__key *key);
+/* Writes what is needed: "validation.path or validation.share", "optimizer.name sgd or muon". */
+void fsdp__key_needed(const fsdp__key_need *need, char *text, size_t text_bytes);
 
 bool fsdp__key_is_section(const fsdp__key_table *table, const char *section);
 /* Returns what the word of another program is here, or NULL. */

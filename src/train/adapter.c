@@ -70,21 +70,8 @@ fsdp_status fsdp__train_check_adapter(const fsdp_train_config *c)
 {
     const char *key = described(c);
 
-    if (!fsdp__train_adapts(c)) {
-        key = key                                         ? key
-              : c->adapter.base_dtype != FSDP_F32         ? "base_dtype"
-              : c->adapter.quantize != FSDP_QUANTIZE_NONE ? "quantize"
-                                                          : NULL;
-        if (key)
-            return FSDP_FAIL(FSDP_INVALID,
-                             "adapter.%s is set, but there is no adapter: set adapter.rank (a new one) or "
-                             "adapter.path (peft's folder of one)",
-                             key);
-        if (c->save.merge == 1)
-            return FSDP_FAIL(FSDP_INVALID, "export.merge is true, but there is no adapter: set adapter.rank or "
-                                           "adapter.path");
+    if (!fsdp__train_adapts(c))
         return FSDP_OK;
-    }
     if (c->adapter.path && key)
         return FSDP_FAIL(FSDP_INVALID, "adapter.%s is set, but adapter.path has it, in '%s': leave one of them out",
                          key, c->adapter.path);

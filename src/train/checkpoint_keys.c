@@ -41,21 +41,6 @@ static fsdp_status check_parts(const fsdp_train_config *config)
     return FSDP_OK;
 }
 
-/* Refuses keys that have no effect without a folder, because their user relies on them. */
-static fsdp_status check_folder_is_set(const fsdp_train_config *config)
-{
-    const char *key = config->checkpoint.enable == 1         ? "enable"
-                      : config->checkpoint.keep_every > 0    ? "keep_every"
-                      : config->checkpoint.async_mode == 1   ? "async_mode"
-                      : config->checkpoint.load_step != -1   ? "load_step"
-                      : config->checkpoint.exclude_count > 0 ? "exclude_from_loading"
-                                                             : NULL;
-
-    if (!key || config->checkpoint.folder || config->checkpoint.enable == 0)
-        return FSDP_OK;
-    return FSDP_FAIL(FSDP_INVALID, "checkpoint.%s needs a folder for checkpoints: set checkpoint.folder", key);
-}
-
 static const char *bare(const char *path, size_t *length)
 {
     while (strncmp(path, "./", 2) == 0)
@@ -171,7 +156,6 @@ static fsdp_status check_export(const fsdp_train_config *config, const char *key
 fsdp_status fsdp__train_check_checkpoint(const fsdp_train_config *config)
 {
     FSDP_TRY(check_parts(config));
-    FSDP_TRY(check_folder_is_set(config));
     if (config->checkpoint.initial_load_path && config->model.pretrained == 1)
         return FSDP_FAIL(FSDP_INVALID, "checkpoint.initial_load_path and model.init pretrained exclude each other: the "
                                        "first weights come from one of them");

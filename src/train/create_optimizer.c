@@ -30,14 +30,7 @@ static bool has_betas(const fsdp_train_config *c)
     return c->optimizer.name != FSDP_TRAIN_SGD && c->optimizer.name != FSDP_TRAIN_ADAFACTOR;
 }
 
-/* Refuses a key with a value of its own that the optimizer does not look at; `whose` do. */
-static fsdp_status check_unused(bool unused, const char *key, const char *whose)
-{
-    if (!unused)
-        return FSDP_OK;
-    return FSDP_FAIL(FSDP_INVALID, "optimizer.%s is for optimizer.name %s: set it, or leave this out", key, whose);
-}
-
+/* Refuses what groups have and the optimizer does not look at. */
 static fsdp_status check_unused_of_groups(const fsdp_train_config *c)
 {
     bool hides = c->optimizer.name == FSDP_TRAIN_MUON || c->optimizer.name == FSDP_TRAIN_ADAMW8BIT;
@@ -57,21 +50,6 @@ static fsdp_status check_unused_of_groups(const fsdp_train_config *c)
     return FSDP_OK;
 }
 
-/* Refuses keys that the optimizer of the config does not have. */
-static fsdp_status check_unused_keys(const fsdp_train_config *c)
-{
-    bool muon = c->optimizer.name == FSDP_TRAIN_MUON, buffered = muon || c->optimizer.name == FSDP_TRAIN_SGD;
-    bool has_eps = has_betas(c) && c->optimizer.name != FSDP_TRAIN_LION;
-
-    FSDP_TRY(check_unused(!has_betas(c) && fabs(c->optimizer.beta1 - 0.9) > 0, "beta1", with_betas));
-    FSDP_TRY(check_unused(!has_betas(c) && !isnan(c->optimizer.beta2), "beta2", with_betas));
-    FSDP_TRY(check_unused(!has_eps && fabs(c->optimizer.eps - 1e-8) > 0, "eps", "adamw, adam, adamw8bit and muon"));
-    FSDP_TRY(check_unused(!buffered && c->optimizer.momentum > 0, "momentum", "sgd and muon"));
-    FSDP_TRY(check_unused(!buffered && c->optimizer.nesterov, "nesterov", "sgd"));
-    FSDP_TRY(check_unused(!muon && c->optimizer.muon_adjust != FSDP_MUON_MATCH_RMS_ADAMW, "muon_adjust", "muon"));
-    return check_unused_of_groups(c);
-}
-
 /* Checks that the decay of a wsd schedule has room after a warm-up of so many steps; `of_warmup` and `of_steps` name
  * the keys. */
 static fsdp_status check_fall(const fsdp_train_config *c, int64_t warmup, const char *of_warmup, int64_t steps,
@@ -83,21 +61,12 @@ static fsdp_status check_fall(const fsdp_train_config *c, int64_t warmup, const 
                      (long long)c->lr_scheduler.decay_steps, of_warmup, (long long)warmup, (long long)steps, of_steps);
 }
 
-/* Refuses keys that the schedule of the config does not have. */
 static fsdp_status check_schedule(const fsdp_train_config *c)
 {
-    bool wsd = c->lr_scheduler.decay_type == FSDP_DECAY_WSD;
-
     if (c->lr_scheduler.warmup_tokens > 0 && c->lr_scheduler.warmup_steps > 0)
         return FSDP_FAIL(FSDP_INVALID,
                          "lr_scheduler.warmup_tokens and lr_scheduler.warmup_steps exclude each other: %lld and %lld",
                          (long long)c->lr_scheduler.warmup_tokens, (long long)c->lr_scheduler.warmup_steps);
-    if (!wsd && (c->lr_scheduler.decay_steps > 0 || c->lr_scheduler.decay_shape != FSDP_FALL_COSINE))
-        return FSDP_FAIL(FSDP_INVALID, "lr_scheduler.%s is for decay_type wsd: set it, or leave this out",
-                         c->lr_scheduler.decay_steps > 0 ? "decay_steps" : "decay_shape");
-    if (c->lr_scheduler.timescale > 0 && c->lr_scheduler.decay_type != FSDP_DECAY_INVERSE_SQRT)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "lr_scheduler.timescale is for decay_type inverse_sqrt: set it, or leave this out");
     if (!isnan(c->training.epochs)) /* it is not known yet how many steps they take */
         return FSDP_OK;
     return check_fall(c, c->lr_scheduler.warmup_steps, "warmup_steps", c->training.steps, "training.steps");
@@ -108,7 +77,7 @@ fsdp_status fsdp__train_check_optimizer(const fsdp_train_config *c)
     bool special = fsdp__train_steps_together(c) || c->optimizer.name == FSDP_TRAIN_ADAMW8BIT;
     bool grouped = special || c->optimizer.group_count > 0 || c->optimizer.decay != FSDP_TRAIN_DECAY_ALL;
 
-    FSDP_TRY(check_unused_keys(c));
+    FSDP_TRY(check_unused_of_groups(c));
     if (c->optimizer.nesterov && c->optimizer.name == FSDP_TRAIN_SGD && !(c->optimizer.momentum > 0))
         return FSDP_FAIL(FSDP_INVALID, "optimizer.nesterov needs optimizer.momentum greater than 0");
     if (grouped && is_flat(c))

@@ -25,11 +25,6 @@ static fsdp_status refuse(const char *key, const char *why)
 
 fsdp_status fsdp__train_check_dpo(const fsdp_train_config *c)
 {
-    const char *key = !isnan(c->dpo.beta) ? "beta" : !isnan(c->dpo.label_smoothing) ? "label_smoothing" : NULL;
-
-    if (!fsdp__train_is_dpo(c) && key)
-        return FSDP_FAIL(FSDP_INVALID, "dpo.%s is set, but training.objective is not dpo: set it, or leave the key out",
-                         key);
     if (!fsdp__train_is_dpo(c))
         return FSDP_OK;
     if (c->data.packing >= 0)

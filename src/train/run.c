@@ -11,6 +11,7 @@
 #include "base/context.h"
 #include "base/probe.h"
 #include "base/status.h"
+#include "config/config.h"
 #include "device/device.h"
 #include "hub/hub.h"
 #include "train/inputs.h"
@@ -37,6 +38,22 @@ static fsdp_status check_flight(const fsdp_train_config *c)
     return fsdp_fail_prefix(status, "metrics.flight_recorder");
 }
 
+/* Says which keys were given, and change nothing here. */
+static void tell_of_idle_keys(const fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+    const char *of_text = c->data.cache                                          ? "data.cache"
+                          : c->data.skip_bad_lines && !fsdp__inputs_are_bytes(c) ? "data.on_bad_line"
+                                                                                 : NULL;
+    char idle[600];
+
+    fsdp__config_idle(&fsdp__train_keys, c, idle, sizeof idle);
+    if (*idle)
+        fsdp_log(run->context, FSDP_LOG_INFO, "keys without an effect: %s", idle);
+    if (of_text && !run->tokenizer)
+        fsdp_log(run->context, FSDP_LOG_INFO, "%s has no effect: no text is read with a tokenizer", of_text);
+}
+
 static fsdp_status open_inputs(fsdp_train_run *run)
 {
     const fsdp_train_config *c = run->config;
@@ -59,6 +76,7 @@ static fsdp_status open_inputs(fsdp_train_run *run)
     FSDP_TRY(check_flight(c));
     if (fsdp_context_rank(run->context) != 0)
         return FSDP_OK;
+    tell_of_idle_keys(run);
     FSDP_TRY(fsdp__metrics_check(c));
     FSDP_TRY(fsdp__trace_check(c));
     return fsdp__export_hold(run); /* this may be hours before it is needed */

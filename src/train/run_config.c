@@ -297,14 +297,7 @@ static fsdp_status check_async(const fsdp_train_config *config)
         return FSDP_FAIL(
             FSDP_UNSUPPORTED,
             "parallelism.enable_async_tensor_parallel cannot be combined with adapter: leave one of them out");
-    if (!config->parallelism.enable_async_tensor_parallel ||
-        (config->parallelism.tensor_parallel_degree > 1 && config->parallelism.sequence_parallel))
-        return FSDP_OK;
-    return FSDP_FAIL(FSDP_INVALID,
-                     "parallelism.enable_async_tensor_parallel has no effect if %s: it needs "
-                     "parallelism.tensor_parallel_degree and parallelism.sequence_parallel",
-                     config->parallelism.sequence_parallel ? "parallelism.tensor_parallel_degree is 1"
-                                                           : "parallelism.sequence_parallel is false");
+    return FSDP_OK;
 }
 
 fsdp_status fsdp__train_config_check_step(const fsdp_train_config *config, int world_size)
@@ -312,6 +305,7 @@ fsdp_status fsdp__train_config_check_step(const fsdp_train_config *config, int w
     int ranks;
 
     FSDP_TRY(fsdp__train_check_team(config, world_size));
+    FSDP_TRY(fsdp__config_check_needs(&fsdp__train_keys, config));
     ranks = fsdp__train_data_ranks(config, world_size);
     FSDP_TRY(fsdp__train_check_batch(config, ranks, config->training.global_batch_size, "training.global_batch_size"));
     if (!fsdp__train_holds_all(config))
@@ -337,20 +331,9 @@ bool fsdp__train_validates(const fsdp_train_config *config)
 
 static fsdp_status check_validation(const fsdp_train_config *config)
 {
-    bool has_path = config->validation.path_count > 0, has_share = config->validation.share > 0;
-
-    if (has_path && has_share)
+    if (config->validation.path_count > 0 && config->validation.share > 0)
         return FSDP_FAIL(FSDP_INVALID, "validation.path and validation.share exclude each other: '%s' and %g",
                          config->validation.paths[0], config->validation.share);
-    if (config->validation.enable == 1 && !has_path && !has_share)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "validation.enable is true, but there is nothing to evaluate on: set validation.path (a file "
-                         "or a list of files) or validation.share (a part of data.path)");
-    if (config->training.early_stop > 0 && !fsdp__train_validates(config))
-        return FSDP_FAIL(FSDP_INVALID,
-                         "training.early_stop is %lld, but there is no validation: set validation.path or "
-                         "validation.share",
-                         (long long)config->training.early_stop);
     return FSDP_OK;
 }
 
@@ -423,8 +406,6 @@ static fsdp_status check_trace(const fsdp_train_config *config)
 {
     const char *path = config->metrics.trace.path;
 
-    if (config->metrics.trace.steps && !path)
-        return FSDP_FAIL(FSDP_INVALID, "metrics.trace.steps is set, but metrics.trace.path is not: name the file");
     if (path && config->metrics.jsonl && strcmp(path, config->metrics.jsonl) == 0)
         return FSDP_FAIL(FSDP_INVALID, "metrics.trace.path and metrics.jsonl are both '%s': name another file", path);
     return fsdp__inputs_spare(config, "metrics.trace.path", path);
@@ -441,9 +422,6 @@ static fsdp_status check_metrics(const fsdp_train_config *config)
             FSDP_INVALID,
             "metrics.peak_tflops %g gives the peak, but metrics.mfu=%s takes another one: leave one of them out",
             config->metrics.peak_tflops, config->metrics.mfu == FSDP_TRAIN_MFU_MEASURED ? "measured" : "none");
-    if (config->metrics.sample_prompt && !tensorboard)
-        return FSDP_FAIL(FSDP_INVALID, "metrics.sample_prompt is set, but there is nowhere to write texts: set "
-                                       "metrics.tensorboard (a folder)");
     if (tensorboard && ((folder && strcmp(tensorboard, folder) == 0) || (model && strcmp(tensorboard, model) == 0)))
         return FSDP_FAIL(FSDP_INVALID, "metrics.tensorboard: '%s' is also what %s names: name another", tensorboard,
                          folder && strcmp(tensorboard, folder) == 0 ? "checkpoint.folder" : "export.path");

@@ -9,6 +9,7 @@
 #include "fsdp/train.h"
 
 extern const fsdp__key_table fsdp__train_keys;
+extern const fsdp__key_need fsdp__train_key_needs[]; /* key_needs.c */
 
 /* Makes a config of its own with the same values; it belongs to no file. */
 fsdp_status fsdp__train_config_copy(const fsdp_train_config *config, fsdp_train_config **out);

@@ -483,4 +483,5 @@ const fsdp__key_table fsdp__train_keys = {.keys = keys,
                                           .count = (int)FSDP__COUNT_OF(keys),
                                           .sections = sections,
                                           .example = "training.steps",
-                                          .words = words};
+                                          .words = words,
+                                          .needs = fsdp__train_key_needs};

@@ -62,21 +62,9 @@ fsdp_status fsdp__train_read_setting(fsdp_train_config *config, const char *name
     return fsdp__yaml_apply(&fsdp__train_keys, config, "the settings of a run", text, strlen(text));
 }
 
-/* Returns the key "section.name"; NULL: there is none. */
-static const fsdp__key *key_named(const char *name)
-{
-    const char *dot = strchr(name, '.');
-    char section[32];
-
-    if (!dot)
-        return NULL;
-    snprintf(section, sizeof section, "%.*s", (int)(dot - name), name);
-    return fsdp__key_find(&fsdp__train_keys, section, dot + 1);
-}
-
 bool fsdp__train_usual_setting(const char *name, char *text, size_t text_bytes)
 {
-    const fsdp__key *key = key_named(name);
+    const fsdp__key *key = fsdp__key_named(&fsdp__train_keys, name);
     FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *defaults = NULL;
     FSDP__FREED char *value = NULL;
     bool held = fsdp_hold_error(true);
@@ -94,7 +82,7 @@ static bool is_listed(const fsdp__key *key, const char *const *list)
     if (!list)
         return true;
     for (; *list; list++)
-        if (key_named(*list) == key)
+        if (fsdp__key_named(&fsdp__train_keys, *list) == key)
             return true;
     return false;
 }

@@ -39,19 +39,6 @@ static void warn_of_machines(const fsdp_train_run *run)
                  (long long)cp, (long long)tp, local);
 }
 
-/* Says which keys are set that have a meaning for layers that are cut only. */
-static void tell_of_idle_keys(const fsdp_train_run *run)
-{
-    const fsdp_train_config *c = run->config;
-    const bool idle[] = {!c->parallelism.sequence_parallel, !c->parallelism.loss_parallel};
-    static const char *const keys[] = {"sequence_parallel", "loss_parallel"};
-
-    for (int i = 0; i < 2 && c->parallelism.tensor_parallel_degree == 1 && fsdp_context_rank(run->context) == 0; i++)
-        if (idle[i])
-            fsdp_log(run->context, FSDP_LOG_INFO,
-                     "parallelism.%s false changes nothing: parallelism.tensor_parallel_degree is 1", keys[i]);
-}
-
 /* Cuts the model's layers over the ranks that compute each together, and sequences over theirs. [collective] */
 static fsdp_status parallelize(const fsdp_train_run *run)
 {
@@ -61,7 +48,6 @@ static fsdp_status parallelize(const fsdp_train_run *run)
                                            .loss_parallel = c->parallelism.loss_parallel};
 
     warn_of_machines(run);
-    tell_of_idle_keys(run);
     if (run->meshes.tp && fsdp_model_parallelize(run->model, run->meshes.tp, &options) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "parallelism.tensor_parallel_degree");
     if (run->meshes.cp && fsdp_model_context_parallel(run->model, run->meshes.cp) != FSDP_OK)

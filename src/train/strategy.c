@@ -178,33 +178,6 @@ static fsdp_status check_ddp(const fsdp_train_config *config, int world_size)
                       "has all on the device");
 }
 
-/* Refuses a key that belongs to another strategy than the one in use; NULL: there is none. */
-static fsdp_status refuse_foreign(const char *strategy, const char *key)
-{
-    return key ? FSDP_FAIL(FSDP_INVALID, "parallelism.%s belongs to parallelism.strategy %s: set that, or leave it out",
-                           key, strategy)
-               : FSDP_OK;
-}
-
-static fsdp_status check_keys_of_fsdp1(const fsdp_train_config *config)
-{
-    return refuse_foreign("fsdp1", config->parallelism.fsdp1_strategy >= 0            ? "fsdp1_strategy"
-                                   : config->parallelism.fsdp1_use_orig_params >= 0   ? "fsdp1_use_orig_params"
-                                   : config->parallelism.fsdp1_backward_prefetch >= 0 ? "fsdp1_backward_prefetch"
-                                   : config->parallelism.fsdp1_forward_prefetch >= 0  ? "fsdp1_forward_prefetch"
-                                                                                      : NULL);
-}
-
-static fsdp_status check_keys_of_ddp(const fsdp_train_config *config)
-{
-    return refuse_foreign("ddp", !isnan(config->parallelism.ddp_bucket_cap_mb)          ? "ddp_bucket_cap_mb"
-                                 : config->parallelism.ddp_find_unused_parameters >= 0  ? "ddp_find_unused_parameters"
-                                 : config->parallelism.ddp_static_graph >= 0            ? "ddp_static_graph"
-                                 : config->parallelism.ddp_gradient_as_bucket_view >= 0 ? "ddp_gradient_as_bucket_view"
-                                 : config->parallelism.ddp_compress >= 0                ? "ddp_compress"
-                                                                                        : NULL);
-}
-
 /* Checks what can be said of split shards before there are any. */
 static fsdp_status check_split(const fsdp_train_config *config)
 {
@@ -237,11 +210,8 @@ fsdp_status fsdp__train_check_strategy(const fsdp_train_config *config, int worl
 {
     int stage = fsdp__train_zero_stage(config);
 
-    if (config->parallelism.strategy != FSDP_TRAIN_DDP)
-        FSDP_TRY(check_keys_of_ddp(config));
     if (config->parallelism.strategy == FSDP_TRAIN_FSDP1)
         return check_fsdp1(config, world_size);
-    FSDP_TRY(check_keys_of_fsdp1(config));
     if (config->parallelism.strategy == FSDP_TRAIN_DDP)
         return check_ddp(config, world_size);
     FSDP_TRY(check_split(config));

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "config/config.h"
 #include "train/run_config.h"
 
 /* Splits "size:20000" into "size" and what follows the colon; returns NULL if there is no colon. */
@@ -70,15 +71,7 @@ void fsdp__train_policy_word(const fsdp_train_config *c, char *text, size_t byte
 
 void fsdp__train_drop_other_keys(fsdp_train_config *c, int before)
 {
-    if (c->parallelism.strategy != FSDP_TRAIN_FSDP1) {
-        c->parallelism.fsdp1_strategy = c->parallelism.fsdp1_use_orig_params = -1;
-        c->parallelism.fsdp1_backward_prefetch = c->parallelism.fsdp1_forward_prefetch = -1;
-    }
-    if (c->parallelism.strategy != FSDP_TRAIN_DDP) {
-        c->parallelism.ddp_bucket_cap_mb = NAN;
-        c->parallelism.ddp_find_unused_parameters = c->parallelism.ddp_static_graph = -1;
-        c->parallelism.ddp_gradient_as_bucket_view = c->parallelism.ddp_compress = -1;
-    }
+    fsdp__config_drop_refused(&fsdp__train_keys, c, "parallelism");
     if (fsdp__train_holds_all(c) || (before == FSDP_TRAIN_HSDP && c->parallelism.strategy != FSDP_TRAIN_HSDP)) {
         c->parallelism.data_parallel_replicate_degree = 1;
         c->parallelism.data_parallel_shard_degree = -1;

@@ -14,13 +14,7 @@ static fsdp_status check_schedule(const fsdp_train_config *config)
                       : config->parallelism.keep_last_unit                              ? "keep_last_unit"
                       : config->parallelism.reshard_after_forward != -FSDP_RESHARD_AUTO ? "fsdp_reshard_after_forward"
                                                                                         : NULL;
-    const char *other = config->parallelism.schedule_memory > 0 ? "schedule_memory"
-                        : config->parallelism.schedule_prices   ? "schedule_prices"
-                                                                : NULL;
 
-    if (other && !fsdp__train_plans_schedule(config))
-        return FSDP_FAIL(FSDP_INVALID, "parallelism.%s belongs to parallelism.schedule plan: set that, or leave it out",
-                         other);
     if (!config->parallelism.schedule)
         return FSDP_OK;
     if (config->parallelism.strategy == FSDP_TRAIN_DDP || config->parallelism.strategy == FSDP_TRAIN_FSDP1)
@@ -38,15 +32,6 @@ fsdp_status fsdp__train_check_units(const fsdp_train_config *config)
     int policy = config->parallelism.wrap_policy;
 
     FSDP_TRY(check_schedule(config));
-
-    if (config->parallelism.wrap_min_num_params && policy != FSDP_TRAIN_WRAP_SIZE)
-        return FSDP_FAIL(
-            FSDP_INVALID,
-            "parallelism.wrap_min_num_params belongs to parallelism.wrap_policy size: set that, or leave it out");
-    if (config->parallelism.wrap_class_count > 0 && policy != FSDP_TRAIN_WRAP_CLASS)
-        return FSDP_FAIL(
-            FSDP_INVALID,
-            "parallelism.wrap_classes belongs to parallelism.wrap_policy class: set that, or leave it out");
     if (config->parallelism.wrap_class_count == 0 && policy == FSDP_TRAIN_WRAP_CLASS)
         return FSDP_FAIL(FSDP_INVALID, "parallelism.wrap_policy class needs parallelism.wrap_classes: the names of "
                                        "classes of modules, such as LlamaDecoderLayer or GPT2Block");

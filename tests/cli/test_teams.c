@@ -229,12 +229,12 @@ FIXTURE_TEST(moments_of_bytes_that_a_team_would_cut_are_refused_before_ranks_are
 
 FIXTURE_TEST(keys_without_a_meaning_for_ranks_by_themselves_are_told)
 {
-    SAYS(0, "parallelism.sequence_parallel false changes nothing: parallelism.tensor_parallel_degree is 1\n", "train",
-         SMALL, "--parallelism.sequence_parallel=false");
-    SAYS(0, "parallelism.loss_parallel false changes nothing", "train", SMALL, "-n", "2",
+    SAYS(0, "keys without an effect: parallelism.sequence_parallel (needs parallelism.tensor_parallel_degree)\n",
+         "train", SMALL, "--parallelism.sequence_parallel=false");
+    SAYS(0, "keys without an effect: parallelism.loss_parallel (needs ", "train", SMALL, "-n", "2",
          "--training.local_batch_size=2", "--parallelism.loss_parallel=false");
-    SAYS(1, "parallelism.enable_async_tensor_parallel has no effect if parallelism.tensor_parallel_degree is 1",
-         "train", SMALL, "--parallelism.enable_async_tensor_parallel=true");
+    SAYS(1, "parallelism.enable_async_tensor_parallel needs parallelism.tensor_parallel_degree: set that", "train",
+         SMALL, "--parallelism.enable_async_tensor_parallel=true");
 }
 
 FIXTURE_TEST(generation_has_no_sequence_to_cut)

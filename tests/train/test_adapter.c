@@ -345,10 +345,10 @@ STORY_TEST(keys_that_do_not_fit_are_refused)
         const char *keys[4][2];
         const char *part;
     } cases[] = {
-        {{{"adapter.alpha", "4"}}, "adapter.alpha is set, but there is no adapter"},
-        {{{"export.merge", "true"}}, "export.merge is true, but there is no adapter"},
-        {{{"adapter.base_dtype", "bfloat16"}}, "adapter.base_dtype is set, but there is no adapter"},
-        {{{"adapter.quantize", "nf4"}}, "adapter.quantize is set, but there is no adapter"},
+        {{{"adapter.alpha", "4"}}, "adapter.alpha needs adapter.rank or adapter.path: set one of them"},
+        {{{"export.merge", "true"}, {"export.path", "m"}}, "export.merge needs adapter.rank or adapter.path"},
+        {{{"adapter.base_dtype", "bfloat16"}}, "adapter.base_dtype needs adapter.rank or"},
+        {{{"adapter.quantize", "nf4"}}, "adapter.quantize needs adapter.rank or"},
         {{{"adapter.rank", "2"}, {"adapter.path", "x"}}, "adapter.rank is set, but adapter.path has it"},
         {{{"adapter.path", "/nowhere/at/all"}}, "adapter.path: there is no '/nowhere/at/all'"},
         {{{"adapter.rank", "2"}, {"model.frozen", "*norm*"}}, "model.frozen is set, but an adapter freezes"},

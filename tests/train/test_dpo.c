@@ -200,7 +200,7 @@ STORY_TEST(keys_of_dpo_need_the_objective)
 {
     story_set(s, "dpo.beta", "0.2");
     story_run(s, 1);
-    CHECK(strstr(s->message, "dpo.beta is set, but training.objective is not dpo") != NULL);
+    CHECK(strstr(s->message, "dpo.beta needs training.objective dpo: set that") != NULL);
 }
 
 STORY_TEST(a_failing_allocation_ends_all_ranks)

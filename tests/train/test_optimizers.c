@@ -156,7 +156,7 @@ TEST(a_warm_up_may_be_of_tokens)
     story_set(s, "lr_scheduler.warmup_tokens", "");
     story_set(s, "lr_scheduler.decay_shape", "linear");
     story_run(s, 2);
-    CHECK_CONTAINS(s->message, "lr_scheduler.decay_shape is for decay_type wsd");
+    CHECK_CONTAINS(s->message, "lr_scheduler.decay_shape needs lr_scheduler.decay_type wsd");
     story_set(s, "lr_scheduler.decay_type", "wsd");
     story_set(s, "lr_scheduler.decay_steps", "4");
     story_run(s, 2);

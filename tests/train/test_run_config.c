@@ -311,9 +311,9 @@ TEST_WITH(teams_are_checked, setup, teardown)
     CHECK_OK(fsdp_train_config_check(config, 6));
     CHECK_OK(fsdp_train_config_set(config, "parallelism.sequence_parallel", "false"));
     CHECK_ERROR(fsdp_train_config_check(config, 6), FSDP_INVALID,
-                "parallelism.enable_async_tensor_parallel has no effect if parallelism.sequence_parallel is false");
+                "parallelism.enable_async_tensor_parallel needs parallelism.sequence_parallel true");
     CHECK_OK(load("parallelism:\n  sequence_parallel: true\n  tensor_parallel_degree: 1\n"));
-    CHECK_ERROR(fsdp_train_config_check(config, 3), FSDP_INVALID, "if parallelism.tensor_parallel_degree is 1: ");
+    CHECK_ERROR(fsdp_train_config_check(config, 3), FSDP_INVALID, "needs parallelism.tensor_parallel_degree: ");
 }
 
 TEST_WITH(teams_of_sequences_are_checked, setup, teardown)
@@ -402,15 +402,15 @@ TEST_WITH(keys_of_other_optimizers_are_refused, setup, teardown)
     static const struct {
         const char *name, *key, *value, *back, *message;
     } cases[] = {
-        {"sgd", "beta1", "0.8", "0.9", "optimizer.beta1 is for optimizer.name adamw, adam, adamw8bit, lion and muon"},
+        {"sgd", "beta1", "0.8", "0.9",
+         "optimizer.beta1 needs optimizer.name adamw, adam, adamw8bit, lion or muon: set one"},
         {"adafactor", "beta2", "0.8", "",
-         "optimizer.beta2 is for optimizer.name adamw, adam, adamw8bit, lion and muon"},
-        {"lion", "eps", "1e-6", "1e-8", "optimizer.eps is for optimizer.name adamw, adam, adamw8bit and muon: set it"},
+         "optimizer.beta2 needs optimizer.name adamw, adam, adamw8bit, lion or muon: set one"},
+        {"lion", "eps", "1e-6", "1e-8", "optimizer.eps needs optimizer.name adamw, adam, adamw8bit or muon: set one"},
         {"adamw", "momentum", "0.9", "",
-         "optimizer.momentum is for optimizer.name sgd and muon: set it, or leave this"},
-        {"lion", "nesterov", "true", "false",
-         "optimizer.nesterov is for optimizer.name sgd: set it, or leave this out"},
-        {"adamw", "muon_adjust", "original", "match_rms_adamw", "optimizer.muon_adjust is for optimizer.name muon"},
+         "optimizer.momentum needs optimizer.name sgd or muon: set one of them, or leave"},
+        {"lion", "nesterov", "true", "false", "optimizer.nesterov needs optimizer.name sgd or muon: set"},
+        {"adamw", "muon_adjust", "original", "match_rms_adamw", "optimizer.muon_adjust needs optimizer.name muon"},
         {"sgd", "groups", "[{pattern: '*', beta2: 0.8}]", "", "optimizer.groups: '*' has beta2, which is for"},
         {"adafactor", "groups", "[{pattern: '*', beta1: 0.8}]", "", "optimizer.groups: '*' has beta1, which is for"},
         {"adamw", "groups", "[{pattern: 'a', hidden: true}]", "",
@@ -434,11 +434,10 @@ TEST_WITH(keys_of_other_optimizers_are_refused, setup, teardown)
 
 TEST_WITH(checkpoints_have_a_folder_of_their_own, setup, teardown)
 {
-    static const char *const needing[][2] = {{"checkpoint.enable", "true"},
-                                             {"checkpoint.keep_every", "10"},
-                                             {"checkpoint.async_mode", "async"},
-                                             {"checkpoint.load_step", "3"},
-                                             {"checkpoint.exclude_from_loading", "optimizer"}};
+    static const char *const needing[][2] = {
+        {"checkpoint.enable", "true"},   {"checkpoint.interval", "7"},
+        {"checkpoint.keep_every", "10"}, {"checkpoint.async_mode", "async"},
+        {"checkpoint.load_step", "3"},   {"checkpoint.exclude_from_loading", "optimizer"}};
     static const char *const inside[] = {"folder", "folder/", "folder/a/b", "./folder", "./folder/a"};
     char link[300], folder[300];
 

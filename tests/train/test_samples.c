@@ -64,7 +64,7 @@ STORY_TEST(a_prompt_that_cannot_be_continued_is_refused_at_the_start)
         numbers[i] = (uint16_t)(i * 7 % 250);
     story_set(s, "metrics.sample_prompt", "text");
     CHECK_ERROR(fsdp_train_config_check(s->config, 1), FSDP_INVALID,
-                "metrics.sample_prompt is set, but there is nowhere to write texts: set metrics.tensorboard");
+                "metrics.sample_prompt needs metrics.tensorboard: set that");
     set_board(s, "board");
     story_set(s, "model.vocab_size", "128");
     story_set(s, "metrics.sample_prompt", "\xc3\xa4");

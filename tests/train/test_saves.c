@@ -238,7 +238,7 @@ STORY_TEST(a_best_that_cannot_be_is_told_at_the_start)
 {
     char path[600];
 
-    story_set(s, "export.which", "best");
+    test_set_keys(s->config, "export.which=best export.path=%s", s->model);
     story_run(s, 2);
     CHECK_CONTAINS(s->message, "export.which is best, but there is no validation to tell which is");
     story_get_worse(s);
@@ -278,7 +278,7 @@ STORY_TEST(load_step_names_the_best)
     CHECK_EQ(s->resumed_step, best);
     CHECK_CONTAINS(s->log, "step-5 is newer than the checkpoint that the run continues from, and is '");
     CHECK(story_has(s, step));
-    story_set(s, "validation.share", "0"); /* whose newest checkpoint then knows of none */
+    test_set_keys(s->config, "validation.share=0 validation.freq=100"); /* its newest checkpoint then knows of none */
     story_set(s, "checkpoint.folder", s->model);
     story_set(s, "checkpoint.load_step", "-1");
     s->end_after = 2;

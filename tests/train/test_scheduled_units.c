@@ -299,8 +299,8 @@ TEST_OF(a_schedule_for_another_run_is_refused, open_fixture, NULL, const fixture
         {"parallelism.prefetch=1", "decides what parallelism.prefetch would"},
         {"parallelism.keep_last_unit=true", "decides what parallelism.keep_last_unit would"},
         {"parallelism.fsdp_reshard_after_forward=never", "decides what parallelism.fsdp_reshard_after_forward would"},
-        {"parallelism.schedule_memory=1GiB", "parallelism.schedule_memory belongs to parallelism.schedule plan"},
-        {"parallelism.schedule_prices=cpu", "parallelism.schedule_prices belongs to parallelism.schedule plan"},
+        {"parallelism.schedule_memory=1GiB", "parallelism.schedule_memory needs parallelism.schedule plan"},
+        {"parallelism.schedule_prices=cpu", "parallelism.schedule_prices needs parallelism.schedule plan"},
     };
     static const char *const units[][2] = {
         {"{\"modules\": [\"model.layers.0.\"]}", "units[0] has a module 'model.layers.0.', which the model has not"},

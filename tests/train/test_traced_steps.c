@@ -315,7 +315,7 @@ TEST(steps_are_numbers_and_ranges)
                     "expected steps, such as 5, 3-5 or '3-5, 100'");
     CHECK_OK(fsdp_train_config_set(config, "model.preset", "llama-1m"));
     CHECK_OK(fsdp_train_config_set(config, "data.path", "x"));
-    CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID, "metrics.trace.path is not: name the file");
+    CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID, "metrics.trace.steps needs metrics.trace.path");
     CHECK_OK(fsdp_train_config_set(config, "metrics.trace.path", "same"));
     CHECK_OK(fsdp_train_config_set(config, "metrics.jsonl", "same"));
     CHECK_ERROR(fsdp_train_config_check(config, 1), FSDP_INVALID, "are both 'same'");

@@ -145,9 +145,9 @@ static void refuse(fsdp_context *context, void *arg)
 TEST(what_is_of_another_policy_is_refused)
 {
     static const char *const pairs[][2] = {
-        {"wrap_min_num_params=10", "wrap_min_num_params belongs to parallelism.wrap_policy size"},
+        {"wrap_min_num_params=10", "wrap_min_num_params needs parallelism.wrap_policy size"},
         {"wrap_policy=class wrap_classes=Linear wrap_min_num_params=1", "wrap_policy size"},
-        {"wrap_classes=Linear", "wrap_classes belongs to parallelism.wrap_policy class"},
+        {"wrap_classes=Linear", "wrap_classes needs parallelism.wrap_policy class"},
         {"wrap_policy=class", "needs parallelism.wrap_classes"},
         {"wrap_policy=root prefetch=1", "there is only one"},
         {"wrap_policy=root keep_last_unit=true", "there is none: leave one of them out"},

@@ -359,7 +359,7 @@ TEST_OF(keys_that_exclude_each_other_are_refused, setup, NULL, fixture *f)
 {
     SET(f, "validation.enable", "true");
     CHECK_ERROR(fsdp_train_config_check(f->config, 1), FSDP_INVALID,
-                "there is nothing to evaluate on: set validation.");
+                "validation.enable needs validation.path or validation.share: ");
     SET(f, "validation.share", "0.5");
     CHECK_OK(fsdp_train_config_check(f->config, 1));
     SET(f, "validation.path", f->other);
@@ -372,7 +372,8 @@ TEST_OF(keys_that_exclude_each_other_are_refused, setup, NULL, fixture *f)
     SET(f, "training.early_stop", "3");
     CHECK_OK(fsdp_train_config_check(f->config, 1));
     SET(f, "validation.enable", "false");
-    CHECK_ERROR(fsdp_train_config_check(f->config, 1), FSDP_INVALID, "training.early_stop is 3, but there is no vali");
+    CHECK_ERROR(fsdp_train_config_check(f->config, 1), FSDP_INVALID,
+                "training.early_stop needs validation.enable other");
     CHECK_ERROR(fsdp_train_config_set(f->config, "validation.share", "1"), FSDP_INVALID, "from 0 to below 1");
     CHECK_ERROR(fsdp_train_config_set(f->config, "validation.steps", "0"), FSDP_INVALID, "from 1");
 }
