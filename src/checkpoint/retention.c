@@ -2,6 +2,7 @@
  * last, so that the next process can finish what a killed one has begun. */
 #include "checkpoint/retention.h"
 
+#include <dirent.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -198,4 +199,28 @@ void fsdp__remove_leftovers(fsdp_context *context, const fsdp__directory *folder
     remove_with(context, folder, FSDP__SAVING);
     remove_with(context, folder, FSDP__REMOVING);
     fsdp_release_error(held);
+}
+
+/* Takes the name for a moment, as a save would. */
+static fsdp_status try_saving_name(const fsdp__directory *folder, const char *name)
+{
+    fsdp__staging staging;
+
+    FSDP_TRY(fsdp__staging_take(folder, name, &staging));
+    return fsdp__staging_remove(&staging);
+}
+
+fsdp_status fsdp__check_saving_names(const fsdp__directory *folder, int64_t after)
+{
+    fsdp_status status = FSDP_OK;
+    struct dirent *entry;
+    DIR *directory;
+    int64_t step;
+
+    FSDP_TRY(fsdp__directory_list(folder, &directory));
+    while (status == FSDP_OK && (entry = readdir(directory)))
+        if (fsdp__step_name(entry->d_name, FSDP__SAVING, &step) && step > after)
+            status = try_saving_name(folder, entry->d_name);
+    closedir(directory);
+    return status;
 }

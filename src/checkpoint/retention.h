@@ -17,5 +17,8 @@ void fsdp__retention_apply(fsdp_context *context, const fsdp__directory *folder,
                            int64_t saved);
 /* Removes what a process has left in the folder that died in a save, or while it removed a checkpoint. */
 void fsdp__remove_leftovers(fsdp_context *context, const fsdp__directory *folder);
+/* Refuses what has the name under which a checkpoint of a step after this one would be made, and is nobody's save: it
+ * would make that save fail. */
+fsdp_status fsdp__check_saving_names(const fsdp__directory *folder, int64_t after);
 
 #endif

@@ -100,6 +100,7 @@ typedef struct reading {
     const char *to;
     fsdp_dtype dtype;
     char *tokenizer; /* a folder with its files, while they are not in `to` yet; NULL: the file has none */
+    int made;        /* number of folders that were made for it, itself included */
 } reading;
 
 /* Checks the file against a model without bytes: one that claims sizes which it has not gets no memory for them. */
@@ -158,22 +159,20 @@ static fsdp_status write_tokenizer(reading *r)
     if (!json)
         return FSDP_OK;
     FSDP__TRY_NEW(r->tokenizer = fsdp__sprintf("%s.tokenizer", r->to));
-    FSDP_TRY(fsdp__directory_make_path(r->tokenizer, &folder, NULL));
+    FSDP_TRY(fsdp__directory_make_path(r->tokenizer, &folder, &r->made));
     FSDP_TRY(fsdp__directory_write_atomic(&folder, "tokenizer.json", json, strlen(json)));
     return fsdp__directory_write_atomic(&folder, "tokenizer_config.json", settings, strlen(settings));
 }
 
 static void remove_tokenizer(const reading *r)
 {
-    FSDP__SCOPED(fsdp__directory_close) fsdp__directory folder = {0}, in = {0};
-    FSDP__FREED char *name = NULL;
+    FSDP__SCOPED(fsdp__directory_close) fsdp__directory folder = {0};
     bool held = fsdp_hold_error(true);
 
     if (r->tokenizer && fsdp__directory_open(r->tokenizer, &folder) == FSDP_OK) {
         (void)fsdp__directory_unlink(&folder, "tokenizer.json");
         (void)fsdp__directory_unlink(&folder, "tokenizer_config.json");
-        if (fsdp__directory_of(r->tokenizer, &in, &name) == FSDP_OK)
-            (void)fsdp__directory_remove_empty(&in, name, &folder);
+        fsdp__directory_unmake(&folder, FSDP__MAX(r->made, 1)); /* unless there is something in them now */
     }
     fsdp_release_error(held);
 }

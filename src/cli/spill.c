@@ -64,14 +64,14 @@ static fsdp_status plan(const fsdp__tensor_source *source, fsdp_dtype dtype, fsd
  * read. */
 static fsdp_status create_file(spiller *s, const char *folder)
 {
-    FSDP__SCOPED(fsdp__directory_close) fsdp__directory held = {.path = NULL};
+    fsdp__directory *held = &s->spill->folder;
     int error;
 
     s->path = fsdp__sprintf("%s/(a temporary file)", folder);
     if (!s->path)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot convert");
-    FSDP_TRY(fsdp__directory_make_path(folder, &held, NULL));
-    FSDP_TRY(fsdp__directory_make_nameless(&held, &s->fd));
+    FSDP_TRY(fsdp__directory_make_path(folder, held, &s->spill->made));
+    FSDP_TRY(fsdp__directory_make_nameless(held, &s->fd));
     error = s->spill->bytes > 0 ? posix_fallocate(s->fd, 0, (off_t)s->spill->bytes) : 0;
     if (error != 0)
         return FSDP_FAIL(FSDP_IO, "cannot take %llu bytes for a temporary file in '%s': %s%s",
@@ -185,6 +185,9 @@ void fsdp__spill_release(fsdp__spill *spill)
     if (spill->data)
         munmap((void *)(uintptr_t)spill->data, spill->bytes);
     fsdp__free(spill->items);
+    if (spill->folder.path)
+        fsdp__directory_unmake(&spill->folder, spill->made);
+    fsdp__directory_close(&spill->folder);
     memset(spill, 0, sizeof *spill);
 }
 

@@ -3,6 +3,7 @@
 #ifndef CLI_SPILL_H
 #define CLI_SPILL_H
 
+#include "base/directory.h"
 #include "cli/tensor_source.h"
 
 typedef struct fsdp__spilled {
@@ -19,6 +20,8 @@ typedef struct fsdp__spill {
     /* the first tensor with values that are NaN or infinite; NULL: there is none */
     const fsdp__source_tensor *not_finite;
     int64_t not_finite_element;
+    fsdp__directory folder; /* where the file is */
+    int made;               /* number of folders that were made for it: the last ones of the folder's path */
 } fsdp__spill;
 
 /* Gets the bytes written so far, and the total. */
@@ -29,6 +32,7 @@ typedef void (*fsdp__spill_progress)(void *arg, uint64_t done, uint64_t total);
  * as they are), but in a checkpoint only those of its model. A finite value that `dtype` cannot hold is an error. */
 fsdp_status fsdp__spill_make(fsdp__tensor_source *source, const char *folder, fsdp_dtype dtype,
                              fsdp__spill_progress progress, void *arg, fsdp__spill *out);
+/* Releases it, and removes the folders that were made for it, where nothing else has come into them. */
 void fsdp__spill_release(fsdp__spill *spill);
 
 /* Gives rows [first, first + rows) of a tensor (all of it if it has no dimensions) as a tensor of this context's CPU.

@@ -95,7 +95,7 @@ typedef struct fsdp__saves {
     fsdp__extras extras;          /* on rank 0 only, as are the fields that follow for the folder */
     fsdp__staging hold;           /* holds the folder */
     fsdp__directory folder;       /* the folder, which stays open too */
-    bool made;                    /* the folder was made for this run */
+    int made;                     /* number of folders that were made for this run: the last ones of the path */
     double own_bytes;             /* bytes that this rank writes of the next checkpoint */
     double bytes;                 /* bytes of a checkpoint's tensors, of all ranks */
     int64_t last;                 /* step of the newest that was saved; -1: none */

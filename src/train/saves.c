@@ -69,16 +69,8 @@ static fsdp_status check_length(const fsdp__directory *folder)
 
 static fsdp_status take_folder(fsdp__saves *saves, const char *path)
 {
-    fsdp_status status;
-    int made = 0;
-
-    FSDP_TRY(fsdp__directory_make_path(path, &saves->folder, &made));
-    status = check_length(&saves->folder);
-    if (status != FSDP_OK) {
-        fsdp__directory_unmake(&saves->folder, made);
-        return status;
-    }
-    saves->made = made > 0;
+    FSDP_TRY(fsdp__directory_make_path(path, &saves->folder, &saves->made));
+    FSDP_TRY(check_length(&saves->folder));
     return take_hold(&saves->folder, &saves->hold);
 }
 
@@ -189,6 +181,7 @@ fsdp_status fsdp__saves_begin(fsdp_train_run *run)
     FSDP_TRY(count_bytes(run));
     if (is_first(run)) {
         fsdp__remove_leftovers(run->context, &saves->folder); /* now: they take room */
+        FSDP_TRY(of_folder(fsdp__check_saving_names(&saves->folder, run->step)));
         FSDP_TRY(fsdp__extras_read(run, &saves->extras));
         FSDP_TRY(fsdp__train_check_disk(run));
         FSDP_TRY(of_folder(set_newer_aside(run)));
@@ -213,8 +206,8 @@ void fsdp__saves_release(fsdp_train_run *run)
     }
     fsdp__extras_release(&saves->extras);
     (void)fsdp__staging_remove(&saves->hold);
-    if (saves->folder.path && saves->made)
-        fsdp__directory_unmake(&saves->folder, 1); /* does nothing if there is a checkpoint in it */
+    if (saves->folder.path)
+        fsdp__directory_unmake(&saves->folder, saves->made); /* does nothing if there is a checkpoint in it */
     fsdp__directory_close(&saves->folder);
     fsdp_release_error(held);
 }

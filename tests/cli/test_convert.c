@@ -4,6 +4,7 @@
 #include <math.h>
 #include <sys/stat.h>
 
+#include "base/file.h"
 #include "cli/fixture.h"
 #include "cli/saved.h"
 #include "format/staging.h"
@@ -270,7 +271,7 @@ FIXTURE_TEST(no_model_folder_takes_the_name_of_a_checkpoint)
 /* Found before anything is written; and a part whose checksum is wrong never gets into another file. */
 FIXTURE_TEST(what_fails_leaves_nothing)
 {
-    char *runs = test_path(f->directory, "runs"), *out = test_path(f->directory, "out"), *bytes;
+    char *runs = test_path(f->directory, "runs"), *out = test_path(f->directory, "deep/er/out"), *bytes;
     char *part = test_path(f->directory, "runs/step-0/rank-00001-of-00002.safetensors");
     char script[1500];
     size_t count;
@@ -292,6 +293,7 @@ FIXTURE_TEST(what_fails_leaves_nothing)
     SAYS(1, "rank-00001-of-00002.safetensors", "convert", runs, out);
     SAYS(1, "rank-00001-of-00002.safetensors", "convert", runs, out, "--ranks", "3");
     CHECK_EQ(count_files(f->directory), before);
+    CHECK(!fsdp__path_exists(test_path(f->directory, "deep"))); /* nor empty folders above it */
 }
 
 /* Its room was taken before, so it is a call that fails. */

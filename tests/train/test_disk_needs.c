@@ -1,9 +1,10 @@
-/* Whether a disk has room for all that a run writes to it is known at its start, and told with what is written. */
+/* What a run needs at its end is tried at its start: room for all that it writes, told with what that is, and names. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "support/calls.h"
 #include "train/config.h"
 #include "train/story.h"
@@ -133,4 +134,43 @@ TEST_OF(metrics_of_a_run_without_an_end_are_no_reason, write_everything, NULL, s
     story_run(s, 2);
     test_limit_room(-1);
     CHECK_STATUS(s->status, FSDP_INTERRUPTED);
+}
+
+/* What is there under the name of a save, and is nobody's save, would make that save fail: hours later, perhaps. */
+STORY_TEST(what_is_in_the_way_of_a_save_is_told_at_the_start)
+{
+    char *way = test_path(s->folder, "step-3.saving"), *file = test_path(s->folder, "step-3.saving/mine");
+
+    test_set_keys(s->config, "checkpoint.folder=%s checkpoint.interval=100 training.steps=4", s->folder);
+    CHECK_EQ(mkdir(s->folder, 0700), 0);
+    for (int i = 0; i < 3; i++) {
+        if (i == 0)
+            CHECK_EQ(symlink("nothing", way), 0);
+        else if (i == 1)
+            test_write_file(way, "x", 1);
+        else
+            CHECK_EQ(mkdir(way, 0700), 0);
+        if (i == 2)
+            test_write_file(file, "x", 1);
+        story_run(s, 2);
+        CHECK_EQ(s->status, FSDP_INVALID);
+        CHECK_CONTAINS(s->message, "checkpoint.folder: '");
+        CHECK_CONTAINS(s->message, "/step-3.saving' is in the way: ");
+        CHECK(!story_has(s, "step-4"));
+        if (i < 2)
+            CHECK_EQ(unlink(way), 0);
+    }
+    CHECK_EQ(unlink(file), 0);
+    CHECK_EQ(rmdir(way), 0);
+    story_go(s, 2);
+    CHECK(story_has(s, "step-4"));
+}
+
+/* A run that fails before its first checkpoint leaves none of the folders that it has made for them. */
+STORY_TEST(a_run_that_cannot_start_leaves_no_folders)
+{
+    test_set_keys(s->config, "checkpoint.folder=%s/above/it data.path=/none", s->folder);
+    story_run(s, 2);
+    CHECK(s->status != FSDP_OK);
+    CHECK(!fsdp__path_exists(s->folder));
 }
