@@ -170,6 +170,19 @@ static bool same(const char *a, int a_bytes, const char *b, int b_bytes)
     return a_bytes == b_bytes && memcmp(a, b, (size_t)a_bytes) == 0;
 }
 
+/* Returns the verb of a fact. Checkpoints keep the names, so these stay as they are. */
+static const char *verb_of(const fact *f)
+{
+    static const char *const several[] = {
+        "the tokens that are trained on",  "the model's biases and ties", "the model's local and bare layers",
+        "the model's scales of attention", "the most new tokens",         "the windows of "};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(several); i++)
+        if (strncmp(f->name, several[i], strlen(several[i])) == 0)
+            return "are";
+    return "is";
+}
+
 /* Says which fact only one side has: of an adapter, for example. */
 static void say_missing(fact first, fact second, char *text)
 {
@@ -199,9 +212,10 @@ int fsdp__facts_differ(const char *a, size_t a_bytes, const char *b, size_t b_by
         if (same(first.value, first.value_bytes, second.value, second.value_bytes))
             continue;
         if (count++ < NAMED)
-            used += (size_t)snprintf(text + used, text_bytes - used, "%s%.*s is %.*s and %.*s", used ? ", " : "",
-                                     FSDP__MIN(first.name_bytes, 60), first.name, FSDP__MIN(first.value_bytes, 60),
-                                     first.value, FSDP__MIN(second.value_bytes, 60), second.value);
+            used += (size_t)snprintf(text + used, text_bytes - used, "%s%.*s %s %.*s and %.*s", used ? ", " : "",
+                                     FSDP__MIN(first.name_bytes, 60), first.name, verb_of(&first),
+                                     FSDP__MIN(first.value_bytes, 60), first.value, FSDP__MIN(second.value_bytes, 60),
+                                     second.value);
     }
     if (count > NAMED)
         snprintf(text + used, text_bytes - used, ", and %d more", count - NAMED);

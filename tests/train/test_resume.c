@@ -170,6 +170,7 @@ STORY_TEST(what_does_not_fit_is_refused)
     refuses(s, "training.seq_len", "16", "8", "training.seq_len is 8 and 16: set it back, or begin the data again");
     refuses(s, "training.seed", "43", "42", "the shuffle's training.seed is 42 and 43");
     refuses(s, "data.order", "sequential", "shuffled", "data.order is shuffled and sequential");
+    refuses(s, "data.path", other, data, "the tokens that are trained on are ");
     refuses(s, "data.path", other, data, "what data.path holds is ");
     refuses(s, "model.ffn_dim", "11", "10", "have different models: the model's ffn_dim is 10 and 11");
     refuses(s, "model.n_layers", "1", "2", "the model's n_layers is 2 and 1");
