@@ -101,7 +101,7 @@ static fsdp_status no_safetensors(const char *folder)
     if (pickled)
         return FSDP_FAIL(FSDP_UNSUPPORTED, "'%s' has only pytorch_model.bin files: convert it to safetensors", folder);
     return FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has neither model.safetensors nor " INDEX_NAME "%s", folder,
-                     fsdp__weights_hint(folder));
+                     fsdp__weights_hint(folder, FSDP__ROOM(FSDP__HINT_TEXT)));
 }
 
 static fsdp_status open_folder(fsdp_safetensors *all, const char *folder)

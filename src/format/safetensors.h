@@ -57,7 +57,8 @@ fsdp_status fsdp__index_check_names(const char *const *names, const char *const 
 
 /* Returns, for a folder without weights that can be read, or a file in its place, what it has instead and what to do: a
  * text for the end of a message, from ": " on; "" where nothing is known of it. */
-const char *fsdp__weights_hint(const char *folder);
+#define FSDP__HINT_TEXT 600
+const char *fsdp__weights_hint(const char *folder, char *text, size_t text_bytes);
 
 FSDP__SCOPED_POINTER(fsdp_safetensors, fsdp_safetensors_close)
 FSDP__SCOPED_POINTER(fsdp_weights, fsdp_weights_close)

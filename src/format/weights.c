@@ -181,7 +181,7 @@ static fsdp_status open_folder(fsdp_weights *weights, const char *folder)
         return i == 2 ? add_part(weights, fsdp__take(&path)) : open_torch_index(weights, path);
     }
     return FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has no weights: neither %s, %s, %s nor %s%s", folder, names[0], names[1],
-                     names[2], names[3], fsdp__weights_hint(folder));
+                     names[2], names[3], fsdp__weights_hint(folder, FSDP__ROOM(FSDP__HINT_TEXT)));
 }
 
 static fsdp_status open_any(fsdp_weights *weights, const char *path)

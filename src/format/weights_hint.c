@@ -1,6 +1,9 @@
 /* weights_hint.c - says what a folder has instead of weights that can be read. */
 #include <dirent.h>
+#include <stdio.h>
+#include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/text.h"
 #include "format/safetensors.h"
@@ -39,14 +42,36 @@ static size_t find(DIR *directory)
     return found;
 }
 
-const char *fsdp__weights_hint(const char *folder)
+static bool is_model(const char *folder, const char *name)
+{
+    FSDP__FREED char *config = name[0] == '.' ? NULL : fsdp__sprintf("%s/%s/config.json", folder, name);
+
+    return config && access(config, F_OK) == 0;
+}
+
+/* Writes which folder inside this one has a model, if there is one such folder. */
+static const char *hint_at_inside(DIR *directory, const char *folder, char *text, size_t text_bytes)
+{
+    const struct dirent *entry;
+    int models = 0;
+
+    rewinddir(directory);
+    while ((entry = readdir(directory)) != NULL)
+        if (is_model(folder, entry->d_name) && models++ == 0)
+            snprintf(text, text_bytes, "; did you mean '%s/%s'?", folder, FSDP__SHOWN_NAME(entry->d_name));
+    return models == 1 ? text : "";
+}
+
+const char *fsdp__weights_hint(const char *folder, char *text, size_t text_bytes)
 {
     DIR *directory = opendir(folder);
+    const char *inside;
     size_t found;
 
     if (!directory)
         return fsdp__ends_with(folder, ".gguf") ? CONVERT : "";
     found = find(directory);
+    inside = found < FSDP__COUNT_OF(others) ? "" : hint_at_inside(directory, folder, text, text_bytes);
     closedir(directory);
-    return found < FSDP__COUNT_OF(others) ? others[found].hint : "";
+    return found < FSDP__COUNT_OF(others) ? others[found].hint : inside;
 }

@@ -498,10 +498,10 @@ fsdp_status fsdp_hub_read_config(const char *folder, fsdp_model_config *out)
         return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read the config of '%s'", folder);
     if (stat(folder, &info) == 0 && S_ISREG(info.st_mode))
         return FSDP_FAIL(FSDP_INVALID, "'%s' is a file: a model folder is expected%s", folder,
-                         fsdp__weights_hint(folder));
+                         fsdp__weights_hint(folder, FSDP__ROOM(FSDP__HINT_TEXT)));
     if (lstat(path, &info) != 0 && errno == ENOENT) /* neither a file nor a dangling link */
         return FSDP_FAIL(FSDP_NOT_FOUND, "'%s' has no config.json, which says what model it holds%s", folder,
-                         fsdp__weights_hint(folder));
+                         fsdp__weights_hint(folder, FSDP__ROOM(FSDP__HINT_TEXT)));
     FSDP_TRY(fsdp__file_read(path, FSDP__CONFIG_LIMIT_BYTES, &text, &bytes));
     return fsdp__config_parse(path, text, bytes, out);
 }

@@ -75,7 +75,8 @@ fsdp_status fsdp__model_folder_find(const char *path, fsdp__model_folder *out)
         return fsdp__hub_fail_missing(path);
     if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode))
         return FSDP_FAIL(FSDP_INVALID, "'%s' is %s: a model folder or a checkpoint is expected%s", path,
-                         S_ISREG(info.st_mode) ? "a file" : "not a folder", fsdp__weights_hint(path));
+                         S_ISREG(info.st_mode) ? "a file" : "not a folder",
+                         fsdp__weights_hint(path, FSDP__ROOM(FSDP__HINT_TEXT)));
     FSDP_TRY(has_file(path, FSDP__MANIFEST_NAME, &out->is_checkpoint));
     if (!out->is_checkpoint)
         FSDP_TRY(check_manifest(path));
