@@ -145,13 +145,17 @@ static fsdp_status read_numbers(request *r)
     return FSDP_OK;
 }
 
+static const fsdp__option_rule rules[] = {
+    {"network", "device", NULL}, {"network", "machines", NULL}, {"one-level", "machines", NULL}, {0}};
+
 static int with_config(request *r, int argc, char **argv)
 {
     const fsdp__option options[] = {FSDP__ON_PAPER_OPTIONS(&r->paper), FSDP__ON_DEVICE_OPTIONS(&r->device),
                                     {"rank", 0, &r->rank, NULL},       {"svg", 0, &r->svg.path, NULL},
                                     {"json", 0, NULL, &r->json},       {0}};
     fsdp__overrides over = {.config = r->paper.config};
-    fsdp__args args = {.options = options, .dotted = fsdp__override_skip, .positional_most = 1, .arg = &over};
+    fsdp__args args = {
+        .options = options, .rules = rules, .dotted = fsdp__override_skip, .positional_most = 1, .arg = &over};
     int status;
 
     if (!fsdp__take_line(&args, "explain", usage, argc, argv, &status))

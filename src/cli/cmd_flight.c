@@ -38,7 +38,8 @@ static int with_paths(const char **paths, int argc, char **argv)
     bool json = false;
     int64_t calls = CALLS;
     const fsdp__option options[] = {{"calls", 0, &calls_text, NULL}, {"json", 0, NULL, &json}, {0}};
-    fsdp__args args = {.options = options, .list = paths, .positional_most = argc};
+    static const fsdp__option_rule rules[] = {{"calls", NULL, "json"}, {0}};
+    fsdp__args args = {.options = options, .rules = rules, .list = paths, .positional_most = argc};
     int status;
 
     if (!fsdp__take_line(&args, "flight", usage, argc, argv, &status))

@@ -75,6 +75,13 @@ static fsdp_status read_numbers(const texts *t, fsdp__continuation *c)
     if ((float)top_p <= 0) /* as an option of the library that would be: all */
         return FSDP_FAIL(FSDP_INVALID, "--top-p is '%s': expected a number above 0 and up to 1", t->top_p);
     FSDP_TRY(fsdp__args_integer("--seed", t->seed, 0, INT64_MAX, &seed));
+    if ((float)temperature <= 0 && (t->top_k || t->top_p || t->seed))
+        return FSDP_FAIL(FSDP_INVALID,
+                         "generate: --temperature 0 takes the most likely token, and --%s has no effect: leave one of "
+                         "them out",
+                         t->top_k   ? "top-k"
+                         : t->top_p ? "top-p"
+                                    : "seed");
     c->options.temperature = (float)temperature;
     c->options.top_p = (float)top_p;
     c->options.seed = (uint64_t)seed;
@@ -115,8 +122,6 @@ static fsdp_status check_line(const texts *t, const fsdp__continuation *c)
                                        "-n alone the weights");
     if (!c->path)
         return FSDP_FAIL(FSDP_INVALID, "generate: no model folder given; see 'fsdp generate --help'");
-    if (!c->chat && (c->system || c->chat_template))
-        return FSDP_FAIL(FSDP_INVALID, "generate: %s is for --chat", c->system ? "--system" : "--chat-template");
     if (c->chat && c->ids)
         return FSDP_FAIL(FSDP_INVALID, "generate: --chat makes its own tokens: leave --tokens out");
     if (!t->rank_fd && !t->prompt + !t->file + !c->ids != 2 && !(c->chat && !t->prompt && !t->file))
@@ -229,7 +234,9 @@ int fsdp__cmd_generate(int argc, char **argv)
                                     FSDP__TORCHRUN_OPTIONS(&t.torchrun),
                                     {RANK_OPTION, 0, &t.rank_fd, NULL},
                                     {0}};
-    fsdp__args args = {.options = options, .positional_most = 1};
+    static const fsdp__option_rule rules[] = {
+        {"system", "chat", NULL}, {"chat-template", "chat", NULL}, {"tokenizer", NULL, "tokens"}, {0}};
+    fsdp__args args = {.options = options, .rules = rules, .positional_most = 1};
 
     c.line = (fsdp__line){.command = "generate", .args = &args, .local = local};
     if (fsdp__args_parse(&args, "generate", argc, argv) != FSDP_OK)

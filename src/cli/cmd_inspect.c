@@ -80,6 +80,11 @@ static fsdp_status inspect_checkpoint(const char *path, bool json, bool parts)
     return FSDP_OK;
 }
 
+static fsdp_status no_parts(const char *path)
+{
+    return FSDP_FAIL(FSDP_INVALID, "--parts is for a checkpoint, and '%s' is none: leave it out", path);
+}
+
 static fsdp_status inspect(const char *path, bool json, bool parts)
 {
     FSDP__SCOPED(fsdp__model_folder_release) fsdp__model_folder folder = {.path = NULL};
@@ -87,11 +92,15 @@ static fsdp_status inspect(const char *path, bool json, bool parts)
     struct stat info;
 
     if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode))
-        return inspect_weights(path, json);
+        return parts ? no_parts(path) : inspect_weights(path, json);
     FSDP_TRY(fsdp__adapter_weights(path, &adapter));
+    if (adapter && parts)
+        return no_parts(path);
     if (adapter)
         return inspect_adapter(path, adapter, json);
     FSDP_TRY(fsdp__model_folder_find(path, &folder));
+    if (parts && !folder.is_checkpoint)
+        return no_parts(path);
     return folder.is_checkpoint ? inspect_checkpoint(folder.path, json, parts)
            : folder.has_config  ? inspect_model(path, json)
                                 : inspect_weights(path, json);

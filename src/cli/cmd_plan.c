@@ -298,8 +298,6 @@ static fsdp_status read_numbers(request *r)
         return FSDP_FAIL(FSDP_INVALID, "--fit is '%s': expected a size, such as 24GiB", r->fit);
     if (r->fit && strspn(r->fit, "0123456789.") == strlen(r->fit))
         return FSDP_FAIL(FSDP_INVALID, "--fit is '%s', which has no unit: is it %sGiB?", r->fit, r->fit);
-    if (r->fit && r->price_text)
-        return FSDP_FAIL(FSDP_INVALID, "--fit lists settings without their price: leave --price out, or --fit");
     FSDP_TRY(fsdp__args_number("--price", r->price_text, 0, 1e6, &r->price));
     return fsdp__on_device_numbers(&r->device);
 }
@@ -314,10 +312,18 @@ static fsdp_status refuse_together(const request *r)
     if (other && (r->measure.path || r->schedule.path))
         return FSDP_FAIL(FSDP_INVALID, "plan: %s and %s are answered one at a time: leave one of them out",
                          r->measure.path ? "--measure" : "--schedule", other);
-    if (r->trace && !r->memory_svg.path)
-        return FSDP_FAIL(FSDP_INVALID, "plan: --trace is drawn by --memory-svg: give that, too");
     return FSDP_OK;
 }
+
+static const fsdp__option_rule rules[] = {
+    {"measure", NULL, FSDP__ON_PAPER_NAMES " network no-time json price"},
+    {"price", NULL, "no-time fit schedule"},
+    {"network", NULL, "no-time"},
+    {"network", "machines", NULL},
+    {"one-level", "machines", NULL},
+    {"trace", "memory-svg", NULL},
+    {0},
+};
 
 static int with_config(request *r, int argc, char **argv)
 {
@@ -333,7 +339,8 @@ static int with_config(request *r, int argc, char **argv)
                                     {"trace", 0, &r->trace, NULL},
                                     {0}};
     fsdp__overrides over = {.config = r->paper.config};
-    fsdp__args args = {.options = options, .dotted = fsdp__override_skip, .positional_most = 1, .arg = &over};
+    fsdp__args args = {
+        .options = options, .rules = rules, .dotted = fsdp__override_skip, .positional_most = 1, .arg = &over};
     int status;
 
     if (!fsdp__take_line(&args, "plan", usage, argc, argv, &status))
@@ -342,6 +349,9 @@ static int with_config(request *r, int argc, char **argv)
         return fsdp__usage_error("plan: nothing may follow '--'");
     if (refuse_together(r) != FSDP_OK)
         return fsdp__usage_error("%s", fsdp_last_error());
+    if (r->measure.path && args.positional_count > 0)
+        return fsdp__usage_error("plan: --measure measures what is here, and no model: leave '%s' out",
+                                 args.positional[0]);
     if (r->measure.path)
         return measure_to(r);
     if (args.positional_count == 0)

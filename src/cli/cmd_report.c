@@ -217,7 +217,8 @@ static int with_line(const char **paths, int argc, char **argv)
     planned_advice where = {.opened = ""};
     const fsdp__option options[] = {
         {"output", 'o', &output.path, NULL}, {"svg", 0, &svg.path, NULL}, FSDP__ON_DEVICE_OPTIONS(&where.device), {0}};
-    fsdp__args args = {.options = options, .list = paths};
+    static const fsdp__option_rule rules[] = {{"network", "device", NULL}, {0}};
+    fsdp__args args = {.options = options, .rules = rules, .list = paths};
     FSDP__FREED fsdp__report *report = NULL;
     fsdp_status status;
     char text[256];

@@ -97,6 +97,12 @@ static fsdp_status open_files(fsdp__eval *e, fsdp_token_format format)
     return FSDP_OK;
 }
 
+/* Returns the first option that is given and only what a tokenizer reads has; NULL: none is. */
+static const char *option_of_text(const fsdp__eval *e)
+{
+    return e->field ? "field" : e->bad_line_text ? "on-bad-line" : e->cache ? "cache" : NULL;
+}
+
 static fsdp_status read_text(fsdp__eval *e)
 {
     FSDP__SCOPED(fsdp__token_text_close) fsdp__token_text text;
@@ -111,6 +117,11 @@ static fsdp_status read_text(fsdp__eval *e)
                          "tokenizer with --tokenizer (bytes: its bytes are its tokens)",
                          e->data, e->folder.path, (long long)e->config.vocab_size);
     FSDP_TRY(status);
+    if (!text.tokenizer && !e->rank_data && option_of_text(e))
+        return FSDP_FAIL(
+            FSDP_INVALID,
+            "--%s is for what a tokenizer reads, but the bytes of --data '%s' are its tokens: leave it out",
+            option_of_text(e), e->data);
     return text.tokenizer ? tokenize(e, text.tokenizer) : open_files(e, FSDP_TOKENS_TEXT);
 }
 
@@ -184,9 +195,9 @@ fsdp_status fsdp__eval_open_data(fsdp__eval *e)
     if (text > 0 && tokens > 0)
         return FSDP_FAIL(FSDP_INVALID, "--data '%s' is %lld files of text and %lld of tokens: name only one kind",
                          e->data, (long long)text, (long long)tokens);
-    if (text == 0 && !e->rank_data && (e->tokenizer || e->field))
+    if (text == 0 && !e->rank_data && (e->tokenizer || option_of_text(e)))
         return FSDP_FAIL(FSDP_INVALID, "--%s is for text, but --data '%s' is tokens: leave it out",
-                         e->tokenizer ? "tokenizer" : "field", e->data);
+                         e->tokenizer ? "tokenizer" : option_of_text(e), e->data);
     FSDP_TRY(text > 0 ? read_text(e) : open_files(e, e->format));
     FSDP_TRY(pack(e));
     if (e->packed || fsdp_tokens_count(e->opened.tokens) >= 2)

@@ -22,6 +22,8 @@ typedef struct fsdp__on_paper {
         "microbatches", 0, &(p)->microbatches, NULL                                                                   \
     }
 
+#define FSDP__ON_PAPER_NAMES "ranks np machines one-level strategy wrap-policy batch seq-len microbatches"
+
 /* The lines of a command's help that say what these are. */
 #define FSDP__ON_PAPER_HELP                                                              \
     "  -n, -np, --ranks RANKS  number of ranks to assume (default: 2)\n"                 \

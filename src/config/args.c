@@ -22,6 +22,30 @@ static const char *longer_name(const char *word, const char *const *names)
     return NULL;
 }
 
+/* Returns the option of a command that is called as the last words of a key (--seq-len for training.seq_len,
+ * --batch-size for training.local_batch_size), as its first ones (--tensor-parallel), as all of it (--comm-timeout), or
+ * as the section of a path (--data for data.path); NULL: there is none. */
+static const char *name_of_key(const char *key, const char *const *names)
+{
+    char words[64];
+    const char *last;
+
+    snprintf(words, sizeof words, "%s", key);
+    for (char *at = words; *at; at++)
+        *at = *at == '.' || *at == '_' ? '-' : *at;
+    last = words + strcspn(key, ".") + 1;
+    for (const char *const *n = names; *n; n++) {
+        size_t length = strlen(*n), whole = strlen(words);
+        bool ends = whole > length && strcmp(words + whole - length, *n) == 0 && words[whole - length - 1] == '-';
+
+        if (strcmp(words, *n) == 0 || (ends && words + whole - length >= last) ||
+            (strncmp(last, *n, length) == 0 && last[length] == '-') ||
+            (strcmp(last, "path") == 0 && strncmp(words, *n, length) == 0 && words + length + 1 == last))
+            return *n;
+    }
+    return NULL;
+}
+
 /* Writes the options of the keys of this name, whatever their section; nothing if there is none. */
 static void list_keys(const fsdp__key_table *keys, const char *name, char *out, size_t out_bytes)
 {
@@ -47,6 +71,8 @@ static fsdp_status unknown_option(const fsdp__args *args, const char *command, c
     names[count] = NULL;
     near = text[1] == '-' ? fsdp__nearest(name, names) : NULL;
     near = near || text[1] != '-' ? near : longer_name(name, names);
+    if (text[1] == '-' && strchr(name, '.'))
+        near = name_of_key(name, names);
     if (near)
         return FSDP_FAIL(FSDP_INVALID, "%s: unknown option '%s'; did you mean '--%s'?", command, text, near);
     if (text[1] == '-' && args->keys && fsdp__key_of_word(args->keys, name))
@@ -123,7 +149,49 @@ static fsdp_status take_option(const fsdp__option *o, const char *command, int a
     return FSDP_OK;
 }
 
-fsdp_status fsdp__args_parse(fsdp__args *args, const char *command, int argc, char **argv)
+/* ---- what options need ---- */
+
+static bool is_given(const fsdp__args *args, const char *name, size_t length)
+{
+    for (const fsdp__option *o = args->options; o->name; o++)
+        if (strlen(o->name) == length && strncmp(o->name, name, length) == 0 &&
+            (o->value ? *o->value != NULL : *o->flag))
+            return true;
+    return false;
+}
+
+/* Returns the first of the names that is given, and its length; NULL: none is. */
+static const char *first_given(const fsdp__args *args, const char *names, int *length)
+{
+    for (; names && *names; names += strspn(names, " ")) {
+        *length = (int)strcspn(names, " ");
+        if (is_given(args, names, (size_t)*length))
+            return names;
+        names += *length;
+    }
+    return NULL;
+}
+
+/* Refuses an option that would count for nothing beside the others. */
+static fsdp_status check_rules(const fsdp__args *args, const char *command)
+{
+    for (const fsdp__option_rule *r = args->rules; r && r->option; r++) {
+        int length;
+        const char *other = first_given(args, r->excludes, &length);
+
+        if (!is_given(args, r->option, strlen(r->option)))
+            continue;
+        if (other)
+            return FSDP_FAIL(FSDP_INVALID, "%s: --%s and --%.*s do not go together: leave one of them out", command,
+                             r->option, length, other);
+        if (r->needs && !first_given(args, r->needs, &length))
+            return FSDP_FAIL(FSDP_INVALID, "%s: --%s has no effect without --%s: give that, too, or leave --%s out",
+                             command, r->option, r->needs, r->option);
+    }
+    return FSDP_OK;
+}
+
+static fsdp_status parse(fsdp__args *args, const char *command, int argc, char **argv)
 {
     const fsdp__option help = {.name = "help", .letter = 'h', .flag = &args->help};
 
@@ -155,6 +223,12 @@ fsdp_status fsdp__args_parse(fsdp__args *args, const char *command, int argc, ch
             return unknown_option(args, command, text);
     }
     return FSDP_OK;
+}
+
+fsdp_status fsdp__args_parse(fsdp__args *args, const char *command, int argc, char **argv)
+{
+    FSDP_TRY(parse(args, command, argc, argv));
+    return args->help ? FSDP_OK : check_rules(args, command);
 }
 
 fsdp_status fsdp__args_integer(const char *name, const char *text, int64_t least, int64_t most, int64_t *out)

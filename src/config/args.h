@@ -18,8 +18,16 @@ typedef struct fsdp__option {
     bool *flag;
 } fsdp__option;
 
+/* Says beside which options an option counts for nothing. There are spaces between names. */
+typedef struct fsdp__option_rule {
+    const char *option;
+    const char *needs;    /* the option that must be given, too; NULL: none */
+    const char *excludes; /* none of these may be; NULL: all may */
+} fsdp__option_rule;
+
 typedef struct fsdp__args {
-    const fsdp__option *options; /* ends with a NULL name */
+    const fsdp__option *options;    /* ends with a NULL name */
+    const fsdp__option_rule *rules; /* ends with a NULL option; or NULL */
     /* Gets "--section.key=value" and "--section.key value" (key, value) in order; NULL: they are unknown options. */
     fsdp_status (*dotted)(void *arg, const char *key, const char *value);
     void *arg;

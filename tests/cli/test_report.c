@@ -211,5 +211,5 @@ FIXTURE_TEST(advice_has_its_price)
                  "To wait less for gathers: what would change it cannot be planned: ");
     check_advice(f, HEADER(""), "1", "cannot be planned: its settings name no model.");
     check_advice(f, HEADER("\"model.no_such_key\": \"1\""), "1", "cannot be planned: the settings of a run");
-    SAYS(2, "--network is 'no'", "report", f->metrics, "--network", "no");
+    SAYS(2, "--network is 'no'", "report", f->metrics, "--network", "no", "--device=cpu");
 }

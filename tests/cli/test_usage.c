@@ -104,6 +104,65 @@ FIXTURE_TEST(a_wrong_command_line_is_status_2)
 }
 
 /* Of a folder that has none. */
+FIXTURE_TEST(an_option_that_counts_for_nothing_is_refused)
+{
+    fixture *f = *state;
+    const struct {
+        const char *command, *says, *options[5];
+    } cases[] = {
+        {"plan", "--price and --no-time do not go together", {"llama-1m", "--no-time", "--price=3"}},
+        {"plan", "--price and --fit do not go together", {"llama-1m", "--fit=1GiB", "--price=3"}},
+        {"plan", "--price and --schedule do not", {"llama-1m", "--schedule=s.json", "--price=3"}},
+        {"plan", "--network and --no-time do not", {"llama-1m", "--no-time", "--network=3", "--machines=2"}},
+        {"plan", "--network has no effect without --machines", {"llama-1m", "--network=3"}},
+        {"plan", "--measure and --ranks do not", {"--measure=m.json", "-n2"}},
+        {"plan", "--measure and --json do not", {"--measure=m.json", "--json"}},
+        {"plan", "--measure measures what is here, and no model", {"llama-1m", "--measure=m.json"}},
+        {"explain", "--network has no effect without --device", {"llama-1m", "--network=3", "--machines=2"}},
+        {"report", "--network has no effect without --device", {"metrics.jsonl", "--network=3"}},
+        {"generate", "--system has no effect without --chat: give that, too", {"m", "--prompt=a", "--system=b"}},
+        {"generate", "--chat-template has no effect without --chat", {"m", "--prompt=a", "--chat-template=b"}},
+        {"generate", "--tokenizer and --tokens do not go", {"m", "--tokens=1", "--tokenizer=b"}},
+        {"generate", "and --top-k has no effect", {"m", "--prompt=a", "--temperature=0", "--top-k=3"}},
+        {"generate", "and --seed has no effect", {"m", "--prompt=a", "--temperature=0", "--seed=3"}},
+        {"flight", "--calls and --json do not", {"m", "--calls=3", "--json"}},
+        {"eval", "'--data.path'; did you mean '--data'?", {"m", "--data.path", "x"}},
+        {"eval", "'--training.seq_len=3'; did you mean '--seq-len'?", {"m", "--training.seq_len=3"}},
+        {"eval", "did you mean '--batch-size'?", {"m", "--training.local_batch_size=3"}},
+        {"eval", "did you mean '--comm-timeout'?", {"m", "--comm.timeout=3"}},
+        {"eval", "did you mean '--tensor-parallel'?", {"m", "--parallelism.tensor_parallel_degree=3"}},
+        {"eval", "unknown option '--optimizer.lr=3'; see 'fsdp eval --help'", {"m", "--optimizer.lr=3"}},
+        {"tokenize", "did you mean '--on-bad-line'?", {"m", "--data.on_bad_line=skip"}},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *const *o = cases[i].options;
+
+        SAYS(2, cases[i].says, cases[i].command, o[0], o[1], o[2], o[3]);
+    }
+}
+
+/* What counts for nothing shows only where the data or the folder is looked at. */
+FIXTURE_TEST(an_option_for_other_data_is_refused)
+{
+    fixture *f = *state;
+    char *tokens = test_path(f->directory, "t.u16"), *other = test_path(f->directory, "other");
+    char *inside = test_path(other, "model"), says[700];
+
+    RUN(0, "train", f->config);
+    test_write_file(tokens, "a\0b\0c\0d", 8);
+    SAYS(1, "--on-bad-line is for text, but --data '", "eval", f->model, "--data", tokens, "--on-bad-line=skip");
+    SAYS(1, "--cache is for text, but --data '", "eval", f->model, "--data", tokens, "--cache=c");
+    SAYS(1, "--field is for what a tokenizer reads, but the bytes of --data '", "eval", f->model, "--data", f->data,
+         "--field=x");
+    SAYS(1, "--parts is for a checkpoint, and '", "inspect", f->model, "--parts");
+    CHECK_EQ(mkdir(other, 0700), 0);
+    CHECK_EQ(rename(f->model, inside), 0);
+    snprintf(says, sizeof says, "did you mean '%s'?", inside);
+    SAYS(1, says, "generate", other, "--prompt=a");
+    SAYS(1, says, "convert", other, f->model);
+}
+
 FIXTURE_TEST(explain_reads_no_weights)
 {
     static const char config[] =
@@ -144,7 +203,6 @@ FIXTURE_TEST(plan_tells_and_refuses)
          "--fit=1MiB");
     SAYS(2, "--fit is 'much': expected a size, such as 24GiB", "plan", "llama-1m", "--fit=much");
     SAYS(2, "--fit is '24', which has no unit: is it 24GiB?", "plan", "llama-1m", "--fit=24");
-    SAYS(2, "leave --price out, or --fit", "plan", "llama-1m", "--fit=1GiB", "--price=2");
     SAYS(1, "did you mean 'H100'?", "plan", "llama-1m", "--device=cuda:H1O0");
     SAYS(1, "--device is 'tpu': expected cpu, cuda, cuda:CARD, or a file of prices", "plan", "llama-1m",
          "--device=tpu");
@@ -156,7 +214,7 @@ FIXTURE_TEST(plan_tells_and_refuses)
     SAYS(0, "memory.svg has the picture", "plan", "llama-1m", "--no-time", "--memory-svg", svg);
     CHECK_NULL(strstr(RUN(0, "plan", "llama-1m", "--no-time", "--json", "--memory-svg", svg).output, "memory.svg"));
     check_told_once(f, svg);
-    SAYS(2, "--trace is drawn by --memory-svg", "plan", "llama-1m", "--trace", "trace.json");
+    SAYS(2, "plan: --trace has no effect without --memory-svg", "plan", "llama-1m", "--trace", "trace.json");
     SAYS(2, "--schedule and --memory-svg are answered one at a time", "plan", "llama-1m", "--schedule", schedule,
          "--memory-svg", svg);
     SAYS(2, "--schedule and --fit are answered one at a time", "plan", "llama-1m", "--schedule", schedule,
@@ -244,7 +302,7 @@ FIXTURE_TEST(explain_tells_and_refuses)
          "llama-1m", "-n4", "--machines=3");
     SAYS(2, "--machines is 5, more than the 4 ranks: give more ranks with -n", "explain", "llama-1m", "-n4",
          "--machines=5");
-    SAYS(2, "--one-level needs several machines: give --machines", "explain", "llama-1m", "--one-level");
+    SAYS(2, "--one-level has no effect without --machines", "explain", "llama-1m", "--one-level");
     SAYS(2, "explain: no model given: a folder, a preset such as llama-1m, or a config", "explain");
     SAYS(2, "--rank is '2': expected an integer from 0 to 1", "explain", "llama-1m", "--rank=2");
     SAYS(2, "explain: unknown option '--strategie=x'; did you mean '--strategy'?", "explain", "llama-1m",
