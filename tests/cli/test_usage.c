@@ -106,7 +106,6 @@ FIXTURE_TEST(a_wrong_command_line_is_status_2)
 /* Of a folder that has none. */
 FIXTURE_TEST(an_option_that_counts_for_nothing_is_refused)
 {
-    fixture *f = *state;
     const struct {
         const char *command, *says, *options[5];
     } cases[] = {
@@ -145,7 +144,6 @@ FIXTURE_TEST(an_option_that_counts_for_nothing_is_refused)
 /* What counts for nothing shows only where the data or the folder is looked at. */
 FIXTURE_TEST(an_option_for_other_data_is_refused)
 {
-    fixture *f = *state;
     char *tokens = test_path(f->directory, "t.u16"), *other = test_path(f->directory, "other");
     char *inside = test_path(other, "model"), says[700];
 
