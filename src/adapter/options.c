@@ -1,6 +1,5 @@
 /* options.c - what an adapter is asked for: defaults, checks, and copies that own their strings. */
 #include <math.h>
-#include <string.h>
 
 #include "adapter/options.h"
 #include "base/alloc.h"

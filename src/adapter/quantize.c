@@ -1,7 +1,6 @@
 /* quantize.c - frozen weights in fewer bits: which of a model's are, and how they get their values. */
 #include "adapter/quantize.h"
 
-#include <string.h>
 
 #include "base/alloc.h"
 #include "device/device.h"

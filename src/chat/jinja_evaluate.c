@@ -1,5 +1,4 @@
 /* jinja_evaluate.c - computes expressions. */
-#include <string.h>
 
 #include "chat/jinja_operators.h"
 #include "chat/jinja_run.h"

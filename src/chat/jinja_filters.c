@@ -1,6 +1,5 @@
 /* jinja_filters.c - what may stand behind '|': of one value here, of lists in jinja_list_filters.c. */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,5 @@
 /* jinja_methods.c - methods of strings, dictionaries and lists; those that change a list or dictionary are refused, as
  * the immutable sandbox does. */
-#include <string.h>
 
 #include "chat/jinja_call.h"
 #include "chat/jinja_strings.h"

@@ -1,5 +1,4 @@
 /* jinja_render.c - runs statements, and renders a template. */
-#include <string.h>
 
 #include "chat/jinja_run.h"
 #include "chat/jinja_text.h"

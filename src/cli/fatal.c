@@ -4,7 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/compiler.h"
 #include "base/temporary.h"
 #include "cli/own_process.h"
 

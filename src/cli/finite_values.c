@@ -2,7 +2,6 @@
 #include "cli/finite_values.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"

@@ -20,7 +20,6 @@
 #include "train/adapter_on_disk.h"
 #include "train/kept_adapter.h"
 #include "train/model_folder.h"
-#include "train/same_facts.h"
 
 fsdp_status fsdp__folder_model_check(const fsdp_model_config *config, int64_t ranks, int tp, int cp)
 {

@@ -2,7 +2,6 @@
 #include "comm/choose_carrier.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"

@@ -15,7 +15,6 @@
 #include "base/compiler.h"
 #include "base/directory.h"
 #include "base/file.h"
-#include "base/limits.h"
 #include "base/sort.h"
 #include "base/text.h"
 #include "data/content.h"

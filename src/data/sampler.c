@@ -1,6 +1,5 @@
 /* sampler.c - PyTorch's DistributedSampler, with exactly its permutation. */
 #include <stdint.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "data/sampler.h"

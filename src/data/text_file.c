@@ -14,7 +14,6 @@
 #include "base/checksum.h"
 #include "base/compiler.h"
 #include "base/file.h"
-#include "base/limits.h"
 #include "data/content.h"
 #include "data/parquet.h"
 

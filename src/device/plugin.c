@@ -8,7 +8,6 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/compiler.h"
-#include "base/context.h"
 #include "base/find_plugin.h"
 #include "base/lock.h"
 #include "base/text.h"

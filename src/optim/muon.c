@@ -7,7 +7,6 @@
  * would be 2 bytes times the number of ranks, and all of the work on each. What one rank computes of a whole matrix
  * does not depend on how it was cut. */
 #include <math.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/text.h"

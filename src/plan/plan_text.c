@@ -1,5 +1,4 @@
 /* plan_text.c - prints a plan as text of at most 100 columns. */
-#include <string.h>
 
 #include "base/text.h"
 #include "explain/show.h"

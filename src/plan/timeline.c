@@ -1,7 +1,6 @@
 /* timeline.c - runs the clocks. */
 #include "plan/timeline.h"
 
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/compiler.h"

@@ -2,7 +2,6 @@
 #include "report/chart.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "base/compiler.h"
 #include "draw/svg.h"

@@ -1,7 +1,6 @@
 /* losses_picture.c - draws the losses of runs, and their differences. */
 #include "report/report.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"

@@ -14,7 +14,6 @@
 #include "format/free_space.h"
 #include "hub/held_folder.h"
 #include "train/run_config.h"
-#include "train/run_start.h"
 #include "train/run_steps.h"
 
 enum {

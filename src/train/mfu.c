@@ -2,7 +2,6 @@
 #include "train/mfu.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "device/device.h"

@@ -1,5 +1,4 @@
 /* pack_rows.c - packs rows as the config says, and says what came of it. */
-#include <stdio.h>
 
 #include "base/text.h"
 #include "train/evaluate.h"

@@ -8,7 +8,6 @@
 #include "train/run_config.h"
 #include "train/run_start.h"
 #include "train/run_steps.h"
-#include "train/same_facts.h"
 
 /* ---- sources ---- */
 

@@ -3,9 +3,6 @@
  * or wait for each other. Each rank writes what must be the same as facts; all ranks compare them all. */
 #include <stdio.h>
 
-#include "adapter/adapter.h"
-#include "base/alloc.h"
-#include "base/file.h"
 #include "train/adapter_on_disk.h"
 #include "train/run_config.h"
 #include "train/run_start.h"

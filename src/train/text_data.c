@@ -2,7 +2,6 @@
  * bytes are the tokens. */
 #include "train/run_start.h"
 
-#include <string.h>
 #include <sys/stat.h>
 
 #include "base/alloc.h"

@@ -1,5 +1,4 @@
 /* flight_text.c - prints what ranks did last, for people and as JSON. */
-#include <inttypes.h>
 #include <time.h>
 
 #include "base/compiler.h"

@@ -1,6 +1,5 @@
 /* cuda_device.c - a GPU of NVIDIA as a device: which there are, opening and closing one, and the table. */
 #include <stdio.h>
-#include <string.h>
 
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/host_functions.h"

@@ -7,10 +7,8 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/context.h"
 #include "base/probe.h"
 #include "base/text.h"
-#include "device/impl.h"
 
 enum {
     TEXT = 4096

@@ -25,7 +25,6 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/nccl_calls.h"
 #include "base/alloc.h"
-#include "base/compiler.h"
 #include "base/lock.h"
 #include "device/clique.h"
 

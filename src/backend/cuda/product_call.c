@@ -1,10 +1,8 @@
 /* product_call.c - a matrix product as a call of cublasLt. */
 #include "backend/cuda/product_call.h"
 
-#include <limits.h>
 #include <string.h>
 
-#include "base/compiler.h"
 
 const char *const fsdp__product_epilogue_names[] = {
 #define NAME(name) #name,

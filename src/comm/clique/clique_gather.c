@@ -9,7 +9,6 @@
 #include <time.h>
 
 #include "base/alloc.h"
-#include "base/compiler.h"
 #include "comm/transport/sharded_buffer.h"
 #include "device/device.h"
 

@@ -2,7 +2,6 @@
 #include "comm/health/waits.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "base/hash.h"
 #include "comm/health/calls.h"

@@ -2,7 +2,6 @@
 #include "shard/state/give_back.h"
 
 #include "comm/group_calls.h"
-#include "shard/state/module_state.h"
 
 static void give_back(fsdp__param_group *group)
 {

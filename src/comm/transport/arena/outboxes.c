@@ -4,7 +4,6 @@
 #include <time.h>
 
 #include "base/alloc.h"
-#include "base/compiler.h"
 
 enum {
     LAST_LOOKS = 100, /* as the rank leaves */

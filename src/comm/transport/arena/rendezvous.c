@@ -6,7 +6,6 @@
 #include "comm/transport/arena/rendezvous.h"
 
 #include <sched.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/probe.h"

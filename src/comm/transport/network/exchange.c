@@ -1,7 +1,6 @@
 /* exchange.c - pieces on their way. */
 #include "comm/transport/network/exchange.h"
 
-#include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
 

@@ -12,7 +12,6 @@
 #include "base/text.h"
 #include "comm/health/process.h"
 #include "comm/health/verdict.h"
-#include "comm/transport/network/tags.h"
 
 enum {
     PAUSE_MS = 20,      /* at most, between two checks for messages */
