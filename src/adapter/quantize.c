@@ -1,14 +1,12 @@
 /* quantize.c - frozen weights in fewer bits: which of a model's are, and how they get their values. */
 #include "adapter/quantize.h"
 
-
 #include "base/alloc.h"
 #include "device/device.h"
 #include "dist/dist.h"
 #include "fsdp/replicate.h"
 #include "fsdp/shard.h"
 #include "nn/layers.h"
-#include "tensor/tensor.h"
 
 /* ---- which weights ---- */
 

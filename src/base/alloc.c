@@ -3,12 +3,10 @@
 #include "base/alloc.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/probe.h"
-#include "fsdp/status.h"
 
 static void *no_memory(size_t bytes)
 {

@@ -11,9 +11,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/compiler.h"
 #include "base/limits.h"
-#include "base/probe.h"
 
 /* Returns how many bytes of a path name the file that something of the path is to lie below; 0: there is none. */
 static int file_above(const char *path)

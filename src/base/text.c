@@ -1,9 +1,6 @@
 /* text.c - names, values and sizes, as readers see them. */
 #include "base/text.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

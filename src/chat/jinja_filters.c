@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "chat/jinja_call.h"
 #include "chat/jinja_filters.h"
 #include "chat/jinja_operators.h"
 #include "chat/jinja_strings.h"

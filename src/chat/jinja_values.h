@@ -8,7 +8,6 @@
 #include <stdint.h>
 
 #include "base/alloc.h"
-#include "base/compiler.h"
 #include "fsdp/status.h"
 
 typedef enum fsdp__jinja_kind {

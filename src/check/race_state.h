@@ -6,7 +6,6 @@
 
 #include "check/actor.h"
 #include "check/shadow.h"
-#include "fsdp/context.h"
 
 typedef struct fsdp__races {
     pthread_mutex_t mutex; /* guards all of it */

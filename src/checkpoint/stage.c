@@ -1,7 +1,6 @@
 /* stage.c - one rank's part of a save, in staging. */
 #include "checkpoint/stage.h"
 
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +16,6 @@
 #include "checkpoint/content_check.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/manifest_check.h"
-#include "checkpoint/rank_data.h"
 #include "dist/dist.h"
 
 /* ---- one manifest of those of the ranks ---- */

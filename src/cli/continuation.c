@@ -11,7 +11,6 @@
 #include "base/hash.h"
 #include "base/text.h"
 #include "cli/finite_values.h"
-#include "cli/folder_model.h"
 #include "cli/own_process.h"
 #include "device/device.h"
 #include "hub/held_folder.h"

@@ -19,7 +19,6 @@
 #include "state/entry.h"
 #include "train/adapter_on_disk.h"
 #include "train/kept_adapter.h"
-#include "train/model_folder.h"
 
 fsdp_status fsdp__folder_model_check(const fsdp_model_config *config, int64_t ranks, int tp, int cp)
 {

@@ -3,8 +3,6 @@
 #ifndef CLI_LISTING_H
 #define CLI_LISTING_H
 
-#include <stdio.h>
-
 #include "fsdp/fsdp.h"
 
 enum {

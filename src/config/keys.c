@@ -2,7 +2,6 @@
 #include "config/keys.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "config/nearest.h"

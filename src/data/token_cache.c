@@ -20,7 +20,6 @@
 #include "data/rows.h"
 #include "data/text_file.h"
 #include "data/token_file.h"
-#include "data/token_header.h"
 #include "data/tokenize.h"
 #include "tokenizer/tokenizer.h"
 

@@ -10,7 +10,6 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "base/directory.h"
-#include "base/file.h"
 #include "data/content.h"
 #include "data/files.h"
 #include "data/parquet.h"

@@ -5,8 +5,6 @@
 #ifndef FORMAT_GGUF_H
 #define FORMAT_GGUF_H
 
-#include "base/compiler.h"
-#include "fsdp/dtype.h"
 #include "fsdp/status.h"
 
 typedef enum fsdp__gguf_kind {

@@ -6,7 +6,6 @@
 #ifndef FORMAT_PICKLE_H
 #define FORMAT_PICKLE_H
 
-#include "fsdp/dtype.h"
 #include "fsdp/status.h"
 
 /* Names that a pickle may use: identifier, module, name. Storages come last. */

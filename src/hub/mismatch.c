@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/compiler.h"
-#include "base/text.h"
 #include "hub/hub.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"

@@ -8,7 +8,6 @@
 #include "base/text.h"
 #include "device/device.h"
 #include "fsdp/layers.h"
-#include "ops/op.h"
 
 fsdp_module *fsdp__module_built(fsdp_module *module, fsdp_status status)
 {

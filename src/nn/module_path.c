@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "autograd/autograd.h"
-#include "base/context.h"
 #include "base/status.h"
 
 static fsdp__modules *modules_of(const fsdp_context *context)

@@ -7,7 +7,6 @@
 #include "base/limits.h"
 #include "base/text.h"
 #include "plan/measure.h"
-#include "plan/prices.h"
 
 fsdp_status fsdp__prices_find(const char *option, const char *name, bool timed, fsdp__prices *out)
 {

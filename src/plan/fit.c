@@ -1,7 +1,6 @@
 /* fit.c - tries settings, one dry run after the other. */
 #include "plan/fit.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/compiler.h"

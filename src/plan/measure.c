@@ -20,7 +20,6 @@
 #include "fsdp/optim.h"
 #include "fsdp/shard.h"
 #include "fsdp/tensor.h"
-#include "plan/prices.h"
 
 /* Holds what a model has that is trained. */
 typedef struct sample_model {

@@ -4,7 +4,6 @@
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "device/device.h"
-#include "plan/planned.h"
 #include "train/run_config.h"
 
 enum {

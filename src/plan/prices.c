@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "base/sort.h"
-#include "device/kernels.h"
 
 /* ---- the work of a call ---- */
 

@@ -1,7 +1,6 @@
 /* timeline.c - runs the clocks. */
 #include "plan/timeline.h"
 
-
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "device/device.h"

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "tokenizer/tokenizer.h"
 
 /* Returns whether the tokens are SentencePiece's, and not byte-level. */
 static bool has_marks(const json_t *model, const json_t *pre_tokenizer)

@@ -5,7 +5,6 @@
 #include "base/compiler.h"
 #include "config/keys.h"
 #include "fsdp/fsdp1.h"
-#include "fsdp/hub.h"
 #include "fsdp/train.h"
 
 extern const fsdp__key_table fsdp__train_keys;

@@ -7,7 +7,6 @@
 
 #include "base/probe.h"
 #include "device/device.h"
-#include "device/worker.h"
 #include "fsdp/device.h"
 #include "watch/trace_names.h"
 

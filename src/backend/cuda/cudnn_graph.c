@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-
 #define N(name) FSDP__CUDNN_##name
 
 enum {

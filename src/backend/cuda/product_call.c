@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-
 const char *const fsdp__product_epilogue_names[] = {
 #define NAME(name) #name,
     FSDP__EPILOGUE_MAP(NAME)

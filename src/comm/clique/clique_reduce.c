@@ -7,7 +7,6 @@
  * between machines, and rounds to that dtype at each addition. Ranks that have nothing to add give zeros. */
 #include "comm/clique/clique_memory.h"
 
-
 #include "base/alloc.h"
 #include "base/compiler.h"
 #include "comm/transport/sharded_buffer.h"

@@ -3,7 +3,6 @@
 #define COMM_HEALTH_SIGNATURE_H
 
 #include "base/hash.h"
-#include "comm/health/board.h"
 #include "comm/transport_ops.h"
 
 /* Holds what a rank says about a call; it must be equal on all ranks. */

@@ -5,7 +5,6 @@
 
 #include "base/compiler.h"
 #include "device/device.h"
-#include "device/kernels.h"
 
 enum {
     LINE = 64,               /* bytes of a cache line */

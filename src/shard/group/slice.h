@@ -8,7 +8,6 @@
 #ifndef SHARD_GROUP_SLICE_H
 #define SHARD_GROUP_SLICE_H
 
-#include "shard/group/param.h"
 #include "shard/group/residence.h"
 
 typedef struct fsdp__slice {

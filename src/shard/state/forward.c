@@ -8,7 +8,6 @@
 #include "shard/state/iteration.h"
 #include "shard/state/lazy_init.h"
 #include "shard/state/prefetch.h"
-#include "shard/state/root.h"
 #include "shard/state/trained_parameters.h"
 
 /* ---- casts and moves of inputs and outputs ---- */

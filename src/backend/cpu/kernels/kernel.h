@@ -9,7 +9,6 @@
 #ifndef BACKEND_CPU_KERNEL_H
 #define BACKEND_CPU_KERNEL_H
 
-#include <string.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
