@@ -1,6 +1,5 @@
 /* check.h - ends a benchmark if a call fails. */
-#ifndef BENCH_CHECK_H
-#define BENCH_CHECK_H
+#pragma once
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,5 +13,3 @@
             exit(1);                                               \
         }                                                          \
     } while (0)
-
-#endif

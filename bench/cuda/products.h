@@ -1,6 +1,5 @@
 /* products.h - what the files of bench_products share. */
-#ifndef BENCH_CUDA_PRODUCTS_H
-#define BENCH_CUDA_PRODUCTS_H
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -71,5 +70,3 @@ int rounds_measure(rounds *r, const step_product *product, int most, double seco
 
 /* Returns how long a copy of so many bytes on the card takes. */
 double rounds_copy_ms(rounds *r, size_t bytes);
-
-#endif

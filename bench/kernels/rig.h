@@ -1,6 +1,5 @@
 /* rig.h - what measures the rows of bench_kernels. */
-#ifndef BENCH_KERNELS_RIG_H
-#define BENCH_KERNELS_RIG_H
+#pragma once
 
 #include "device/kernels.h"
 
@@ -31,5 +30,3 @@ void measure(bench *b, fsdp__kernel kernel, const void *args, double flops, doub
 void bench_elements(bench *b, fsdp_dtype t, int64_t rows, int64_t cols);
 /* images.c */
 void bench_images(bench *b);
-
-#endif

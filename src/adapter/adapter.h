@@ -1,6 +1,5 @@
 /* adapter.h - what the files of this layer share: the adapted layers of a model, and the names that are matched. */
-#ifndef ADAPTER_ADAPTER_H
-#define ADAPTER_ADAPTER_H
+#pragma once
 
 #include "base/compiler.h"
 #include "fsdp/adapter.h"
@@ -97,5 +96,3 @@ FSDP__SCOPED_POINTER(fsdp_adapter, fsdp_adapter_free)
 
 /* Sets the magnitudes of all layers to the row norms of W + s B A. `state` is that of the model. [collective] */
 fsdp_status fsdp__adapter_set_magnitudes(const fsdp_adapter *adapter, const fsdp_state_dict *state);
-
-#endif

@@ -1,6 +1,5 @@
 /* options.h - builds options that own their strings. */
-#ifndef ADAPTER_OPTIONS_H
-#define ADAPTER_OPTIONS_H
+#pragma once
 
 #include "adapter/adapter.h"
 
@@ -17,5 +16,3 @@ fsdp_status fsdp__lora_options_texts(fsdp_lora_options *options, const char *con
                                      const char *const **out, int64_t *out_count);
 fsdp_status fsdp__lora_options_patterns(fsdp_lora_options *options, const fsdp_lora_pattern *patterns, int64_t count,
                                         const fsdp_lora_pattern **out, int64_t *out_count);
-
-#endif

@@ -1,6 +1,5 @@
 /* quantize.h - the frozen weights of an adapter's model that are held in fewer bits (ops/coded_weight.h). */
-#ifndef ADAPTER_QUANTIZE_H
-#define ADAPTER_QUANTIZE_H
+#pragma once
 
 #include "adapter/adapter.h"
 #include "hub/hub.h"
@@ -26,5 +25,3 @@ typedef struct fsdp__base_values {
 fsdp_status fsdp__base_values_begin(const fsdp_adapter *adapter, fsdp__base_values *out);
 fsdp_status fsdp__base_values_arrived(void *arg, const fsdp_state_dict_entry *entry);
 void fsdp__base_values_release(fsdp__base_values *values);
-
-#endif

@@ -1,6 +1,5 @@
 /* autograd.h - the functions of the tape that operations and the sharding engine use. */
-#ifndef AUTOGRAD_AUTOGRAD_H
-#define AUTOGRAD_AUTOGRAD_H
+#pragma once
 
 #include "fsdp/autograd.h"
 #include "tensor/tensor.h"
@@ -218,5 +217,3 @@ bool fsdp__in_backward(const fsdp_context *context);
 uint64_t fsdp__backwards(const fsdp_context *context);
 
 FSDP__SCOPED_POINTER(fsdp__node, fsdp__node_unref)
-
-#endif

@@ -11,8 +11,7 @@
  * [Note: exclusive gradients]
  * A gradient that only its holder can see (one reference, and one on its storage) may be overwritten: the next gradient
  * for the same tensor is added in place, and an element-wise backward reuses its output's gradient for its input's. */
-#ifndef AUTOGRAD_NODE_H
-#define AUTOGRAD_NODE_H
+#pragma once
 
 #include "autograd/autograd.h"
 #include "device/device.h"
@@ -189,5 +188,3 @@ void fsdp__node_uncount_leaves(fsdp__node *node);
 fsdp_status fsdp__node_complete_leaves(fsdp__node *node);
 /* Drops half-written gradients after the node has failed. */
 void fsdp__node_rollback(fsdp__node *node);
-
-#endif

@@ -1,7 +1,6 @@
 /* recompute.h - a part of a forward whose saved values are given up and computed again: [Note: recomputation] in
  * recompute_forward.c. */
-#ifndef AUTOGRAD_RECOMPUTE_H
-#define AUTOGRAD_RECOMPUTE_H
+#pragma once
 
 #include "autograd/node.h"
 
@@ -74,5 +73,3 @@ fsdp_status fsdp__recomputation_refill(fsdp__recomputation *recomputation, const
 fsdp_status fsdp__recomputation_restore(const fsdp__node *node);
 /* Detaches the node from its recomputation. */
 void fsdp__recomputation_forget(fsdp__node *node);
-
-#endif

@@ -1,7 +1,6 @@
 /* alloc.h - checked host memory for the library's own small things (tensors have memory of their device). Every call is
  * a probe: FSDP__POINT_ALLOCATION. On failure the last error is set and NULL returned. */
-#ifndef BASE_ALLOC_H
-#define BASE_ALLOC_H
+#pragma once
 
 #include <stdio.h>
 
@@ -52,5 +51,3 @@ fsdp_status fsdp__grow(void *items, int64_t count, int64_t *capacity, size_t ite
         for (size_t owned_at_ = 0; owned_at_ < FSDP__COUNT_OF(owned_); owned_at_++) \
             fsdp__free((void *)(uintptr_t)owned_[owned_at_]);                       \
     } while (0)
-
-#endif

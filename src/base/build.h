@@ -1,6 +1,5 @@
 /* build.h - which build of this library a process runs, for ranks that compare their builds. */
-#ifndef BASE_BUILD_H
-#define BASE_BUILD_H
+#pragma once
 
 enum {
     FSDP__BUILD_BYTES = 64
@@ -15,5 +14,3 @@ enum {
 void fsdp__build_of(const void *address, char out[FSDP__BUILD_BYTES]);
 /* Writes the build of this library, or of the program that it is linked into. */
 void fsdp__build_own(char out[FSDP__BUILD_BYTES]);
-
-#endif

@@ -1,8 +1,7 @@
 /* byte_map.h - the 256 numbers from -1 to 1, or from 0 to 1, that a byte stands for in the moments of an optimizer: in
  * each of seven decades evenly spaced ones, more of them in higher decades, and 0 and 1 (bitsandbytes' dynamic map).
  * C++ may include this file. */
-#ifndef BASE_BYTE_MAP_H
-#define BASE_BYTE_MAP_H
+#pragma once
 
 #ifdef __CUDACC__
 #define FSDP__BYTE_MAP static __host__ __device__ inline
@@ -36,5 +35,3 @@ FSDP__BYTE_MAP float fsdp__byte_map_value(int code, int has_sign)
            : code == 127 ? 0.0f
                          : fsdp__byte_map_positive(code - 128, 1);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* checksum.h - XXH3: checksums of bytes in one place, and digests of bytes that come one after the other. Both detect
  * damage, and do not protect against attackers. */
-#ifndef BASE_CHECKSUM_H
-#define BASE_CHECKSUM_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -25,5 +24,3 @@ void fsdp__digest_bits(const fsdp__digest *digest, uint64_t out[2]);
 void fsdp__digest_free(fsdp__digest *digest); /* NULL is allowed */
 
 FSDP__SCOPED_POINTER(fsdp__digest, fsdp__digest_free)
-
-#endif

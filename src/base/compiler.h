@@ -1,6 +1,5 @@
 /* compiler.h - the only place that depends on one compiler or one kind of CPU. */
-#ifndef BASE_COMPILER_H
-#define BASE_COMPILER_H
+#pragma once
 
 #define FSDP__UNUSED __attribute__((unused))
 #define FSDP__COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
@@ -30,6 +29,4 @@
 #if defined(__SANITIZE_THREAD__)
 #define FSDP__TSAN 1
 #endif
-#endif
-
 #endif

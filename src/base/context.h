@@ -1,7 +1,6 @@
 /* context.h - what layers hang on a context. A layer attaches its own state to its slot; the context frees the slots in
  * reverse order. */
-#ifndef BASE_CONTEXT_H
-#define BASE_CONTEXT_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -79,5 +78,3 @@ void fsdp__context_attach(fsdp_context *context, fsdp__slot slot, void *state, v
 void fsdp__warn(const char *format, ...) FSDP_PRINTF(1, 2);
 
 FSDP__SCOPED_POINTER(fsdp_context, fsdp_context_free)
-
-#endif

@@ -1,6 +1,5 @@
 /* cores.h - how many processor cores this process may use. */
-#ifndef BASE_CORES_H
-#define BASE_CORES_H
+#pragma once
 
 enum {
     FSDP__THREADS_MOST = 1024 /* compute threads of a rank: more must be a mistake */
@@ -8,5 +7,3 @@ enum {
 
 /* Returns the number of cores that this process may run on, 1 or more. */
 int fsdp__allowed_cores(void);
-
-#endif

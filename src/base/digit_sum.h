@@ -8,8 +8,7 @@
  * no part has left anything out. So n numbers have an error of at most n 2^-52 times the largest of them.
  *
  * A sum takes up to 2^37 numbers. A sum of all zeros is empty. */
-#ifndef BASE_DIGIT_SUM_H
-#define BASE_DIGIT_SUM_H
+#pragma once
 
 #include <stdint.h>
 
@@ -35,5 +34,3 @@ double fsdp__digit_sum_scale(int top);
 void fsdp__digit_sum_put(fsdp__digit_sum *sum, int top, const double digits[FSDP__DIGIT_SUM_KEPT]);
 void fsdp__digit_sum_add(fsdp__digit_sum *sum, const fsdp__digit_sum *other);
 double fsdp__digit_sum_value(const fsdp__digit_sum *sum);
-
-#endif

@@ -6,8 +6,7 @@
  * Everything after that goes by the descriptor and one plain name: no link is followed, no open waits, and a file that
  * is there already is used only if it is the user's own. A `name` is always the name of an entry of the directory,
  * never a path. */
-#ifndef BASE_DIRECTORY_H
-#define BASE_DIRECTORY_H
+#pragma once
 
 #include <dirent.h>
 #include <stdbool.h>
@@ -126,5 +125,3 @@ bool fsdp__directory_remove_empty(const fsdp__directory *in, const char *name, c
 /* Removes everything in it except `kept` (may be NULL): files, and directories down to `levels` levels. Anything deeper
  * is an error. Links are removed, not followed. */
 fsdp_status fsdp__directory_clear(const fsdp__directory *directory, const char *kept, int levels);
-
-#endif

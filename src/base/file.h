@@ -1,6 +1,5 @@
 /* file.h - the door to the file system. Errors name the file and, where it matters, the offset. */
-#ifndef BASE_FILE_H
-#define BASE_FILE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -68,5 +67,3 @@ char *fsdp__path_parent(const char *path);
 bool fsdp__same_file(const struct stat *a, const struct stat *b);
 /* Returns whether anything has that name, including what cannot be looked at: opening it tells why. */
 int fsdp__path_exists(const char *path);
-
-#endif

@@ -1,7 +1,6 @@
 /* find_plugin.h - loads plug-ins: libraries of their own, so that the program also runs where what they need is
  * missing. */
-#ifndef BASE_FIND_PLUGIN_H
-#define BASE_FIND_PLUGIN_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -22,5 +21,3 @@ typedef struct fsdp__plugin {
  * installation, and the folder of the installation itself. `*out` is its table; the plug-in stays loaded until the
  * process ends. */
 fsdp_status fsdp__plugin_load(const fsdp__plugin *plugin, const void **out);
-
-#endif

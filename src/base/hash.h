@@ -1,7 +1,6 @@
 /* hash.h - a hash of bytes (FNV-1a), for tables and for comparing what ranks hold; and a hash of words. Neither
  * protects against attackers. */
-#ifndef BASE_HASH_H
-#define BASE_HASH_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -24,5 +23,3 @@ static inline uint64_t fsdp__mix(uint64_t hash, uint64_t value)
     hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
     return hash ^ (hash >> 29);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* host.h - the name of this machine. */
-#ifndef BASE_HOST_H
-#define BASE_HOST_H
+#pragma once
 
 enum {
     FSDP__HOST_BYTES = 65 /* Linux: HOST_NAME_MAX, and a terminating zero */
@@ -8,5 +7,3 @@ enum {
 
 /* Writes the name, for messages and files that people read; "?" where the system does not tell it. */
 void fsdp__host_name(char name[FSDP__HOST_BYTES]);
-
-#endif

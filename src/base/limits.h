@@ -1,6 +1,5 @@
 /* limits.h - what the system lets this process have (ulimit, control groups, memory), and how messages say so. */
-#ifndef BASE_LIMITS_H
-#define BASE_LIMITS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -45,5 +44,3 @@ int fsdp__threads_startable(int count);
 /* Returns the limit that an errno may come from, to end a message with: "; 'ulimit -n' says how many ..."; "" for an
  * errno of no limit, and for memory where none is set. */
 const char *fsdp__limit_behind(int error);
-
-#endif

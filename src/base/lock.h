@@ -1,6 +1,5 @@
 /* lock.h - a mutex that is held until the scope ends. */
-#ifndef BASE_LOCK_H
-#define BASE_LOCK_H
+#pragma once
 
 #include <pthread.h>
 
@@ -20,5 +19,3 @@ static inline void fsdp__unlock_at(pthread_mutex_t *const *mutex)
 {
     pthread_mutex_unlock(*mutex);
 }
-
-#endif

@@ -4,8 +4,7 @@
  *     int64_t *mark = fsdp__pointer_table_at(&seen, module);      NULL: out of memory; 0: was not there
  *     ...
  *     fsdp__pointer_table_release(&seen); */
-#ifndef BASE_POINTER_TABLE_H
-#define BASE_POINTER_TABLE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -26,5 +25,3 @@ int64_t *fsdp__pointer_table_at(fsdp__pointer_table *table, const void *key);
 /* Returns the number of `key`; 0: it has none. */
 int64_t fsdp__pointer_table_find(const fsdp__pointer_table *table, const void *key);
 void fsdp__pointer_table_release(fsdp__pointer_table *table);
-
-#endif

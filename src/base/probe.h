@@ -7,8 +7,7 @@
  * A subscriber is told on the thread that is at the point, which may be any thread of any rank, and several at once. It
  * must not change what the product does otherwise, and must not reach a point that it listens to unless it ignores
  * itself there, as check/fault.c does. What has begun is told to be done, also if it failed or was refused. */
-#ifndef BASE_PROBE_H
-#define BASE_PROBE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -189,5 +188,3 @@ static inline bool fsdp__file_is_refused(fsdp__point point, size_t *bytes)
         *bytes = event.bytes;
     return refused;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* rng.h - counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
  * 2011). A draw is a pure function of (key, index), so any rank can make any part of a tensor, and the values do not
  * depend on how many ranks there are. */
-#ifndef BASE_RNG_H
-#define BASE_RNG_H
+#pragma once
 
 #include <stdint.h>
 
@@ -15,5 +14,3 @@ uint64_t fsdp__rng_key(uint64_t seed, const char *name);
 /* Returns element `index` of the stream, uniform in [0, 1): it uses word i % 4 of counter i / 4. Kernels also draw from
  * the standard normal distribution, by Box-Muller, with the pair i / 2 of the words (backend/cpu/kernels/random.c). */
 float fsdp__rng_uniform(uint64_t key, uint64_t index);
-
-#endif

@@ -1,6 +1,5 @@
 /* sort.h - what qsort and bsearch compare by. */
-#ifndef BASE_SORT_H
-#define BASE_SORT_H
+#pragma once
 
 /* Compares two numbers, as qsort's functions do. */
 #define FSDP__COMPARE(a, b) (((a) > (b)) - ((a) < (b)))
@@ -45,5 +44,3 @@ int fsdp__by_integer(const void *a, const void *b);
 int fsdp__by_value(const void *a, const void *b);
 /* Compares two structs by their first member, which is a name. */
 int fsdp__by_name(const void *a, const void *b);
-
-#endif

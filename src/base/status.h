@@ -1,6 +1,5 @@
 /* status.h - the last error, for code that must know whether there was one. */
-#ifndef BASE_STATUS_H
-#define BASE_STATUS_H
+#pragma once
 
 #include "fsdp/status.h"
 
@@ -24,5 +23,3 @@ void fsdp__put_error_back(const fsdp__error_aside *aside);
 /* Writes what a format gives, and the last message behind it, into a buffer that may have no room for both, as
  * fsdp__shown does: the end of the message stays. */
 void fsdp__write_error(char *out, size_t out_bytes, const char *format, ...) FSDP_PRINTF(3, 4);
-
-#endif

@@ -1,7 +1,6 @@
 /* temporary.h - files that are written under a name that they have only until they are whole. A process that a signal
  * ends removes those that it has at that moment, since nobody else would. */
-#ifndef BASE_TEMPORARY_H
-#define BASE_TEMPORARY_H
+#pragma once
 
 #include <signal.h>
 #include <stdbool.h>
@@ -24,5 +23,3 @@ void fsdp__temporaries_remove(void);
 /* Does so at the end of the process: a thread that then begins to make another one, or is done with one that it has
  * made, waits until that comes, and reports no file that is gone. [async-signal-safe] */
 void fsdp__temporaries_end(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* text.h - names, values and sizes, as readers see them. */
-#ifndef BASE_TEXT_H
-#define BASE_TEXT_H
+#pragma once
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -112,5 +111,3 @@ typedef struct fsdp__rank_list {
 void fsdp__rank_list_add(fsdp__rank_list *list, int rank);
 /* Writes "rank 2", "ranks 0 and 2", "ranks 0 to 3", "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 5 more". Returns `text`. */
 const char *fsdp__rank_list_text(const fsdp__rank_list *list, char *text, size_t bytes);
-
-#endif

@@ -1,6 +1,5 @@
 /* title.h - what `ps` shows of a process in place of its command line. */
-#ifndef BASE_TITLE_H
-#define BASE_TITLE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -14,5 +13,3 @@ fsdp__title fsdp__title_find(void);
 /* Writes `text` over the arguments, and cuts it if it is longer than they are: nobody may read the arguments after
  * this. Async-signal-safe. */
 void fsdp__title_write(fsdp__title title, const char *text);
-
-#endif

@@ -1,6 +1,5 @@
 /* walk.h - follows a path component by component, and a link only where it can be trusted (directory.h says where). */
-#ifndef BASE_WALK_H
-#define BASE_WALK_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -40,5 +39,3 @@ struct stat;
 
 /* Returns whether anyone but this user and root may add or remove names in a folder. Its owner always may. */
 bool fsdp__is_shared(const struct stat *folder);
-
-#endif

@@ -1,6 +1,5 @@
 /* chat.h - the parts of a chat. */
-#ifndef CHAT_CHAT_H
-#define CHAT_CHAT_H
+#pragma once
 
 #include <jansson.h>
 
@@ -29,5 +28,3 @@ fsdp_chat_kind fsdp__chat_kind_of(const json_t *row);
 fsdp_status fsdp__chat_conversation(const json_t *row, fsdp_chat_kind kind, bool rejected, json_t **out);
 
 FSDP__SCOPED_POINTER(fsdp_chat, fsdp_chat_close)
-
-#endif

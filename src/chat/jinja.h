@@ -3,8 +3,7 @@
  *
  * A construct that is not known is an error with its line. A template is somebody else's program, so a rendering has
  * limits: memory, output, depth, and the work that it does. */
-#ifndef CHAT_JINJA_H
-#define CHAT_JINJA_H
+#pragma once
 
 #include <jansson.h>
 #include <stddef.h>
@@ -41,5 +40,3 @@ void fsdp__rendered_release(fsdp__rendered *rendered);
 fsdp_status fsdp__jinja_render(const fsdp__jinja *jinja, const json_t *variables, int64_t now, fsdp__rendered *out);
 
 FSDP__SCOPED_POINTER(fsdp__jinja, fsdp__jinja_free)
-
-#endif

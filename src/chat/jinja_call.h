@@ -1,6 +1,5 @@
 /* jinja_call.h - what a template can call: filters, tests, methods and functions, each in a table of its own file. */
-#ifndef CHAT_JINJA_CALL_H
-#define CHAT_JINJA_CALL_H
+#pragma once
 
 #include "chat/jinja_values.h"
 
@@ -64,5 +63,3 @@ fsdp_status fsdp__jinja_method(fsdp__render *r, fsdp__jinja_string name, const f
 bool fsdp__jinja_has_method(const fsdp__jinja_value *of, fsdp__jinja_string name);
 /* Returns a function that every template has, NULL if there is none of this name. */
 const struct fsdp__function *fsdp__jinja_function(fsdp__jinja_string name);
-
-#endif

@@ -1,6 +1,5 @@
 /* jinja_filters.h - filters of lists. */
-#ifndef CHAT_JINJA_FILTERS_H
-#define CHAT_JINJA_FILTERS_H
+#pragma once
 
 #include "chat/jinja_call.h"
 
@@ -14,5 +13,3 @@ bool fsdp__maps(fsdp__jinja_string name);
 /* Applies map, select, reject, selectattr or rejectattr; `filter` applies a filter by its name. */
 fsdp_status fsdp__jinja_map_filter(fsdp__render *r, fsdp__jinja_string name, const fsdp__jinja_value *of,
                                    const fsdp__arguments *arguments, fsdp__filter filter, fsdp__jinja_value *out);
-
-#endif

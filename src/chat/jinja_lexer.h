@@ -1,6 +1,5 @@
 /* jinja_lexer.h - cuts a template into its plain text and the words of its tags. */
-#ifndef CHAT_JINJA_LEXER_H
-#define CHAT_JINJA_LEXER_H
+#pragma once
 
 #include "chat/jinja_values.h"
 
@@ -25,5 +24,3 @@ typedef struct fsdp__word {
 
 /* Cuts a whole template. Texts lie in the pool of `r`, whose line is that of an error. */
 fsdp_status fsdp__jinja_cut(fsdp__render *r, const char *text, size_t bytes, fsdp__word **out, int64_t *count);
-
-#endif

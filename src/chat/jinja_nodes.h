@@ -1,6 +1,5 @@
 /* jinja_nodes.h - a parsed template: nodes for statements, and for expressions. */
-#ifndef CHAT_JINJA_NODES_H
-#define CHAT_JINJA_NODES_H
+#pragma once
 
 #include "chat/jinja.h"
 #include "chat/jinja_lexer.h"
@@ -83,5 +82,3 @@ fsdp_status fsdp__parser_unexpected(fsdp__parser *p, const char *wanted);
 fsdp_status fsdp__parse_expression(fsdp__parser *p, fsdp__jinja_node **out);
 /* Parses one expression, or several with commas between them: a tuple. `with_choice` false: `if` ends it. */
 fsdp_status fsdp__parse_tuple(fsdp__parser *p, bool with_choice, fsdp__jinja_node **out);
-
-#endif

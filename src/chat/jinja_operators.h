@@ -1,6 +1,5 @@
 /* jinja_operators.h - what signs, dots and brackets do. */
-#ifndef CHAT_JINJA_OPERATORS_H
-#define CHAT_JINJA_OPERATORS_H
+#pragma once
 
 #include "chat/jinja_values.h"
 
@@ -20,5 +19,3 @@ fsdp_status fsdp__jinja_value_index(fsdp__render *r, const fsdp__jinja_value *of
 /* Fills the '%' places of a text, as Python does. */
 fsdp_status fsdp__jinja_string_fill(fsdp__render *r, fsdp__jinja_string text, const fsdp__jinja_list *with,
                                     fsdp__jinja_value *out);
-
-#endif

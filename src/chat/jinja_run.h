@@ -1,6 +1,5 @@
 /* jinja_run.h - what runs a parsed template. */
-#ifndef CHAT_JINJA_RUN_H
-#define CHAT_JINJA_RUN_H
+#pragma once
 
 #include "chat/jinja_call.h"
 #include "chat/jinja_nodes.h"
@@ -29,5 +28,3 @@ typedef struct fsdp__runner {
 fsdp_status fsdp__evaluate(fsdp__runner *run, const fsdp__jinja_node *node, fsdp__jinja_value *out);
 /* Sets a name in the innermost scope. */
 fsdp_status fsdp__scope_set(fsdp__runner *run, fsdp__jinja_string name, fsdp__jinja_value value);
-
-#endif

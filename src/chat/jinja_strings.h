@@ -1,6 +1,5 @@
 /* jinja_strings.h - what Python's strings can do, character by character. */
-#ifndef CHAT_JINJA_STRINGS_H
-#define CHAT_JINJA_STRINGS_H
+#pragma once
 
 #include "chat/jinja_values.h"
 
@@ -43,5 +42,3 @@ fsdp_status fsdp__jinja_string_case(fsdp__render *r, fsdp__jinja_string string, 
 fsdp_status fsdp__jinja_value_slice(fsdp__render *r, const fsdp__jinja_value *value, const fsdp__jinja_value *begin,
                                     const fsdp__jinja_value *end, const fsdp__jinja_value *step,
                                     fsdp__jinja_value *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* jinja_text.h - values as text: as Python prints them, and as its json module writes them. */
-#ifndef CHAT_JINJA_TEXT_H
-#define CHAT_JINJA_TEXT_H
+#pragma once
 
 #include "chat/jinja_values.h"
 
@@ -26,5 +25,3 @@ typedef struct fsdp__json_style {
 } fsdp__json_style;
 fsdp_status fsdp__jinja_value_json(fsdp__render *r, const fsdp__jinja_value *value, const fsdp__json_style *style,
                                    fsdp__builder *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* jinja_values.h - the values that a template works with, and what Python says of them. */
-#ifndef CHAT_JINJA_VALUES_H
-#define CHAT_JINJA_VALUES_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -163,5 +162,3 @@ fsdp_status fsdp__jinja_value_items(fsdp__render *r, const fsdp__jinja_value *va
 fsdp_status fsdp__jinja_value_length(fsdp__render *r, const fsdp__jinja_value *value, int64_t *out);
 /* Returns the number of characters. */
 int64_t fsdp__jinja_string_length(fsdp__jinja_string string);
-
-#endif

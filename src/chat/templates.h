@@ -1,6 +1,5 @@
 /* templates.h - where the chat templates of a folder are. */
-#ifndef CHAT_TEMPLATES_H
-#define CHAT_TEMPLATES_H
+#pragma once
 
 #include <jansson.h>
 #include <stddef.h>
@@ -33,5 +32,3 @@ fsdp_status fsdp__chat_config_read(const char *folder, const char *name, char **
 /* Reads one file in place of the usual template. */
 fsdp_status fsdp__template_read(const char *path, fsdp__template *out);
 void fsdp__templates_release(fsdp__templates *all);
-
-#endif

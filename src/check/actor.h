@@ -6,8 +6,7 @@
  * taken when the other gets there and joined when the first one starts from there. The host's instants start every item
  * that it queues; those of a stream are what events mark. What a stream must wait for is kept in an order, which its
  * next item carries: so the queues hold the same items with and without the check. */
-#ifndef CHECK_ACTOR_H
-#define CHECK_ACTOR_H
+#pragma once
 
 #include <stddef.h>
 
@@ -87,5 +86,3 @@ fsdp__item *fsdp__actor_begin(fsdp__actor *actor);
 /* Records that an item is done. */
 bool fsdp__actor_finish(fsdp__actor *actor);
 void fsdp__orders_free(fsdp__order *orders);
-
-#endif

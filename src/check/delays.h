@@ -1,6 +1,5 @@
 /* delays.h - for tests: holds up work at random, which changes nothing but time. */
-#ifndef CHECK_DELAYS_H
-#define CHECK_DELAYS_H
+#pragma once
 
 #include "device/device.h"
 
@@ -15,5 +14,3 @@ typedef struct fsdp__delays {
 void fsdp__device_delay(const fsdp_device *device, const fsdp__delays *delays);
 /* Returns how often it was drawn whether to hold up work of the device. */
 uint64_t fsdp__device_delay_draws(const fsdp_device *device);
-
-#endif

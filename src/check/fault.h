@@ -1,8 +1,7 @@
 /* fault.h - "fail the n-th": tests make one use of a resource fail and check that nothing leaks, hangs or crashes. The
  * switch belongs to the calling thread, so ranks that are threads fail one by one; it goes along with work that the
  * thread lends to another one (FSDP__POINT_WORK_LENT), except for collectives'. */
-#ifndef CHECK_FAULT_H
-#define CHECK_FAULT_H
+#pragma once
 
 #include "base/probe.h"
 
@@ -37,5 +36,3 @@ void fsdp__fault_rest(bool on);
 long fsdp__fault_uses(fsdp__fault_kind kind);
 /* Sets what armed uses of files and folders do on this thread from now on. */
 void fsdp__fault_set_act(fsdp__fault_act act, int error);
-
-#endif

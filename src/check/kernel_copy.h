@@ -1,6 +1,5 @@
 /* kernel_copy.h - a copy of a kernel's call, for who may not change the caller's. */
-#ifndef CHECK_KERNEL_COPY_H
-#define CHECK_KERNEL_COPY_H
+#pragma once
 
 #include "device/kernel_buffers.h"
 
@@ -20,5 +19,3 @@ fsdp_status fsdp__kernel_run_moved(fsdp_stream *stream, fsdp__kernel kernel, con
                                    fsdp__kernel_function run);
 /* Fails with the message that says so. */
 fsdp_status fsdp__kernel_unreached(const fsdp_stream *stream, fsdp__kernel kernel, const fsdp__buffer *buffer);
-
-#endif

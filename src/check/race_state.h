@@ -1,6 +1,5 @@
 /* race_state.h - what the ranks of a process that are checked against each other have in common. For races.c only. */
-#ifndef CHECK_RACE_STATE_H
-#define CHECK_RACE_STATE_H
+#pragma once
 
 #include <pthread.h>
 
@@ -41,5 +40,3 @@ const char *fsdp__races_text(fsdp__races *races, const char *text);
  * numbers up to that one. */
 void fsdp__races_post(fsdp__races *races, fsdp__actor *actor, const void *key, uint64_t number);
 void fsdp__races_collect(fsdp__races *races, fsdp__actor *actor, const void *key, uint64_t number);
-
-#endif

@@ -12,8 +12,7 @@
  * watched, as malloc hands it from thread to thread. Ranks that are threads are checked against each other; a rank that
  * is a process knows only its own uses. The check listens to probes (base/probe.h), so nothing in a queue or on the
  * ledger is different with it. */
-#ifndef CHECK_RACES_H
-#define CHECK_RACES_H
+#pragma once
 
 #include "fsdp/context.h"
 
@@ -23,5 +22,3 @@
 fsdp_status fsdp__races_check(fsdp_context *context, const fsdp_context *with);
 /* Returns whether a race was found; `text` gets the report, or "". Any thread. */
 bool fsdp__races_found(const fsdp_context *context, char *text, size_t bytes);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Only uses of watched ranges are remembered: memory that devices hand out and that ranks share. Other memory of the
  * host comes and goes by malloc, in an order that nobody reports here. */
-#ifndef CHECK_SHADOW_H
-#define CHECK_SHADOW_H
+#pragma once
 
 #include <stddef.h>
 
@@ -66,5 +65,3 @@ fsdp__shadow_answer fsdp__shadow_use(fsdp__shadow *shadow, const void *pointer, 
  * watched. */
 bool fsdp__shadow_own(fsdp__shadow *shadow, const void *pointer, size_t bytes, const char *kind, const char *name);
 fsdp__owner fsdp__shadow_owner(const fsdp__shadow *shadow, uintptr_t at);
-
-#endif

@@ -1,8 +1,7 @@
 /* vector_clock.h - how much of what each actor does is known to lie before some moment (Lamport; Mattern, "Virtual time
  * and global states of distributed systems", 1989). Actor i's n-th step lies before every moment whose clock has at[i]
  * >= n. */
-#ifndef CHECK_VECTOR_CLOCK_H
-#define CHECK_VECTOR_CLOCK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,5 +20,3 @@ bool fsdp__vector_clock_set(fsdp__vector_clock *clock, int actor, uint64_t step)
 bool fsdp__vector_clock_join(fsdp__vector_clock *clock, const fsdp__vector_clock *other);
 /* Returns whether all that lies before `other` lies before `clock`. */
 bool fsdp__vector_clock_covers(const fsdp__vector_clock *clock, const fsdp__vector_clock *other);
-
-#endif

@@ -1,10 +1,7 @@
 /* content_check.h - checks whether something can be saved: names, texts, values of tensors. */
-#ifndef CHECKPOINT_CONTENT_CHECK_H
-#define CHECKPOINT_CONTENT_CHECK_H
+#pragma once
 
 #include "fsdp/checkpoint.h"
 
 /* Checks the content. What only the first rank gives, values and files, is checked if `first` is true. */
 fsdp_status fsdp__content_check(const fsdp_checkpoint_content *content, bool first);
-
-#endif

@@ -1,6 +1,5 @@
 /* digest_text.h - how 64-bit numbers, and the end of a manifest, are written. */
-#ifndef CHECKPOINT_DIGEST_TEXT_H
-#define CHECKPOINT_DIGEST_TEXT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,5 +19,3 @@ bool fsdp__hex_read(const char *digits, uint64_t *out);
 
 /* Writes the end of a manifest whose bytes before it have this checksum, with a NUL. */
 void fsdp__digest_text(uint64_t checksum, char out[FSDP__DIGEST_BYTES + 1]);
-
-#endif

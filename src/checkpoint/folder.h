@@ -1,6 +1,5 @@
 /* folder.h - a folder of checkpoints: names of steps. */
-#ifndef CHECKPOINT_FOLDER_H
-#define CHECKPOINT_FOLDER_H
+#pragma once
 
 #include "base/compiler.h"
 #include "base/directory.h"
@@ -32,5 +31,3 @@ fsdp_status fsdp__step_list_in(const fsdp__directory *folder, const char *suffix
 
 FSDP__SCOPED_POINTER(fsdp_checkpoint_reader, fsdp_checkpoint_close)
 FSDP__SCOPED_POINTER(fsdp_checkpoint_saver, fsdp_checkpoint_saver_free)
-
-#endif

@@ -15,8 +15,7 @@
  *      "digest": "..."}
  *
  * Each rank leaves a manifest of its own parts in staging, and the first rank makes one of all of them. */
-#ifndef CHECKPOINT_MANIFEST_H
-#define CHECKPOINT_MANIFEST_H
+#pragma once
 
 #include "base/directory.h"
 #include "fsdp/checkpoint.h"
@@ -94,5 +93,3 @@ fsdp_status fsdp__manifest_load(const char *path, fsdp__manifest *out);
 fsdp_status fsdp__manifest_load_in(const fsdp__directory *in, const char *name, fsdp__manifest *out);
 /* Fails with FSDP_FORMAT: the manifest at `path` says `what` of a tensor, which cannot be. */
 fsdp_status fsdp__manifest_wrong(const char *path, const fsdp_checkpoint_tensor *tensor, const char *what);
-
-#endif

@@ -1,6 +1,5 @@
 /* manifest_check.h - checks whether a manifest is that of a whole checkpoint. */
-#ifndef CHECKPOINT_MANIFEST_CHECK_H
-#define CHECKPOINT_MANIFEST_CHECK_H
+#pragma once
 
 #include "checkpoint/manifest.h"
 
@@ -8,5 +7,3 @@
  * that names are allowed ones. Gives parts the names of their files. `path` is for messages, which name tensor and
  * file. */
 fsdp_status fsdp__manifest_check(const char *path, fsdp__manifest *m);
-
-#endif

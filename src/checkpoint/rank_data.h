@@ -1,7 +1,6 @@
 /* rank_data.h - what one rank writes of a checkpoint: the parts that it is the writer of, one after the other, behind
  * the header of a safetensors file. */
-#ifndef CHECKPOINT_RANK_DATA_H
-#define CHECKPOINT_RANK_DATA_H
+#pragma once
 
 #include "checkpoint/manifest.h"
 #include "dist/dist.h"
@@ -44,5 +43,3 @@ typedef struct fsdp__data_cursor {
 
 /* Reads the next `bytes` of what is left. */
 fsdp_status fsdp__data_cursor_read(fsdp__data_cursor *cursor, void *out, size_t bytes);
-
-#endif

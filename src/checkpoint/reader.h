@@ -1,6 +1,5 @@
 /* reader.h - an open checkpoint, and verified bytes of its files. */
-#ifndef CHECKPOINT_READER_H
-#define CHECKPOINT_READER_H
+#pragma once
 
 #include "checkpoint/manifest.h"
 
@@ -31,5 +30,3 @@ fsdp_status fsdp__reader_check_header(fsdp_checkpoint_reader *reader, int64_t fi
 /* Set the windows empty, and free what they hold. */
 void fsdp__windows_init(fsdp_checkpoint_reader *reader);
 void fsdp__windows_release(fsdp_checkpoint_reader *reader);
-
-#endif

@@ -1,6 +1,5 @@
 /* retention.h - removes checkpoints that are not kept, and what dead processes have left. */
-#ifndef CHECKPOINT_RETENTION_H
-#define CHECKPOINT_RETENTION_H
+#pragma once
 
 #include "base/directory.h"
 #include "fsdp/checkpoint.h"
@@ -20,5 +19,3 @@ void fsdp__remove_leftovers(fsdp_context *context, const fsdp__directory *folder
 /* Refuses what has the name under which a checkpoint of a step after this one would be made, and is nobody's save: it
  * would make that save fail. */
 fsdp_status fsdp__check_saving_names(const fsdp__directory *folder, int64_t after);
-
-#endif

@@ -1,6 +1,5 @@
 /* saver.h - what a run may ask of its saver. */
-#ifndef CHECKPOINT_SAVER_H
-#define CHECKPOINT_SAVER_H
+#pragma once
 
 #include "base/directory.h"
 #include "fsdp/checkpoint.h"
@@ -9,5 +8,3 @@
  * holds: whoever may write to the directory above could give the name to another run's folder. Called on the first
  * rank. */
 fsdp_status fsdp__saver_stay(fsdp_checkpoint_saver *saver, const fsdp__directory *folder);
-
-#endif

@@ -1,7 +1,6 @@
 /* stage.h - what one rank does in the staging folder of a save: it writes its file and its manifest; the first rank
  * also writes the small files, and one manifest of all. */
-#ifndef CHECKPOINT_STAGE_H
-#define CHECKPOINT_STAGE_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -28,5 +27,3 @@ void fsdp__stage_release(fsdp__stage *stage);
 fsdp_status fsdp__stage_write(fsdp__stage *stage);
 /* Makes the manifest of all on the first rank, when all ranks have written. */
 fsdp_status fsdp__stage_collect(fsdp__stage *stage);
-
-#endif

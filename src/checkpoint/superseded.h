@@ -1,7 +1,6 @@
 /* superseded.h - checkpoints of steps that a run has gone back behind: they get another name, so that nobody takes one
  * of them for the newest. */
-#ifndef CHECKPOINT_SUPERSEDED_H
-#define CHECKPOINT_SUPERSEDED_H
+#pragma once
 
 #include "checkpoint/folder.h"
 
@@ -16,5 +15,3 @@ fsdp_status fsdp__supersede(const fsdp__directory *folder, int64_t step, char **
 const char *fsdp__superseded_text(const fsdp__superseded *of, char name[FSDP__STEP_NAME]);
 /* Lists them, the latest first; fsdp__free `*out`. */
 fsdp_status fsdp__superseded_list(const fsdp__directory *folder, fsdp__superseded **out, int64_t *out_count);
-
-#endif

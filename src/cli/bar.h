@@ -1,6 +1,5 @@
 /* bar.h - shows how far a run is, as a line on a terminal that is redrawn again and again. */
-#ifndef CLI_BAR_H
-#define CLI_BAR_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -27,5 +26,3 @@ void fsdp__bar_draw(fsdp__bar *bar, int64_t step, int64_t steps);
 /* Does the same in MiB, however few bytes there are. */
 void fsdp__bar_draw_bytes(fsdp__bar *bar, uint64_t done, uint64_t all);
 void fsdp__bar_clear(fsdp__bar *bar);
-
-#endif

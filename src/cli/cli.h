@@ -1,7 +1,6 @@
 /* cli.h - the commands of the program `fsdp`. Each gets its own arguments (argv[0] is the command's name) and returns
  * the exit status: 0, FAILED, USAGE if the command line itself is wrong, or the one that its ranks ended with. */
-#ifndef CLI_CLI_H
-#define CLI_CLI_H
+#pragma once
 
 #include "base/text.h"
 #include "cli/bar.h"
@@ -196,5 +195,3 @@ void fsdp__progress_end(fsdp__progress *progress);
 
 /* Writes a count in few characters: "0.98M". */
 const char *fsdp__short_count(int64_t value, char *text, size_t text_bytes);
-
-#endif

@@ -1,7 +1,6 @@
 /* compare_starts.h - the starts of `fsdp compare`: ranks of this program, which leave their figures in memory that the
  * process that starts them has made. */
-#ifndef CLI_COMPARE_STARTS_H
-#define CLI_COMPARE_STARTS_H
+#pragma once
 
 #include "compare/compare_table.h"
 
@@ -14,5 +13,3 @@
 fsdp_status fsdp__compare_starts(fsdp__comparison *c, bool draws);
 /* Runs as a rank, by what its options say. Returns the exit status. */
 int fsdp__compare_rank(const char *config_fd, const char *records_fd, int steps);
-
-#endif

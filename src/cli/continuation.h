@@ -1,7 +1,6 @@
 /* continuation.h - what `fsdp generate` does on each rank: loads the model from its folder and makes tokens one by
  * one. */
-#ifndef CLI_CONTINUATION_H
-#define CLI_CONTINUATION_H
+#pragma once
 
 #include "cli/folder_model.h"
 #include "cli/line.h"
@@ -43,5 +42,3 @@ fsdp_status fsdp__continuation_prepare(fsdp__continuation *c);
  * rank 0 prints; all ranks call it. `ranks` NULL: this program has started them. */
 fsdp_status fsdp__continuation_run(fsdp__continuation *c, const fsdp__ranks *ranks);
 void fsdp__continuation_release(fsdp__continuation *c);
-
-#endif

@@ -1,6 +1,5 @@
 /* conversations.h - conversations on the command line: they are recognised, and shown as a model sees them. */
-#ifndef CLI_CONVERSATIONS_H
-#define CLI_CONVERSATIONS_H
+#pragma once
 
 #include <stdio.h>
 
@@ -25,5 +24,3 @@ typedef struct fsdp__shown_rows {
 /* Prints the first conversations, decoded, with what is learned between two marks. */
 fsdp_status fsdp__conversations_show(const fsdp__shown_rows *shown, const fsdp_tokenizer *tokenizer,
                                      const fsdp_chat *chat, FILE *to);
-
-#endif

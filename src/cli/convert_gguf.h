@@ -1,6 +1,5 @@
 /* convert_gguf.h - fsdp convert to and from files of llama.cpp. */
-#ifndef CLI_CONVERT_GGUF_H
-#define CLI_CONVERT_GGUF_H
+#pragma once
 
 #include "fsdp/fsdp.h"
 
@@ -13,5 +12,3 @@ fsdp_status fsdp__convert_to_gguf(const char *from, const char *to, const char *
 /* Writes the model of a GGUF file as a Hugging Face folder. `dtype` is NULL: that of the file's matrices, and float32
  * for those that are quantised. */
 fsdp_status fsdp__convert_from_gguf(const char *from, const char *to, const char *dtype);
-
-#endif

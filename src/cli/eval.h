@@ -1,6 +1,5 @@
 /* eval.h - the inside of fsdp eval. */
-#ifndef CLI_EVAL_H
-#define CLI_EVAL_H
+#pragma once
 
 #include "cli/cli.h"
 #include "cli/folder_model.h"
@@ -61,5 +60,3 @@ void fsdp__eval_facts_of_reference(const fsdp__eval *e, FILE *out);
 fsdp_status fsdp__eval_reference(fsdp__eval *e, fsdp_context *context, fsdp_device *device);
 /* Compares the pairs; `found` gets their loss, tokens and seconds. [collective] */
 fsdp_status fsdp__eval_compare(fsdp__eval *e, fsdp_module *model, fsdp_evaluation *found, fsdp__rewards *rewards);
-
-#endif

@@ -1,6 +1,5 @@
 /* finite_values.h - checks whether weights on disk are finite. */
-#ifndef CLI_FINITE_VALUES_H
-#define CLI_FINITE_VALUES_H
+#pragma once
 
 #include "cli/folder_model.h"
 #include "cli/tensor_source.h"
@@ -19,5 +18,3 @@ int64_t fsdp__first_not_finite(const void *values, int64_t count, fsdp_dtype dty
  * message. `what`: "the loss is nan". [collective] */
 fsdp_status fsdp__fail_not_finite(fsdp_context *context, const char *path, const fsdp__adapters *adapters,
                                   const char *what);
-
-#endif

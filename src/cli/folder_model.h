@@ -1,6 +1,5 @@
 /* folder_model.h - loads the model of a folder on all ranks. */
-#ifndef CLI_FOLDER_MODEL_H
-#define CLI_FOLDER_MODEL_H
+#pragma once
 
 #include <stdio.h>
 
@@ -58,5 +57,3 @@ void fsdp__adapters_release(fsdp__adapters *adapters);
 const char *fsdp__adapters_at(const fsdp__adapters *adapters, int index);
 /* Writes what their folders have, which must be the same on all ranks. */
 void fsdp__facts_of_adapters(const fsdp__adapters *adapters, FILE *out);
-
-#endif

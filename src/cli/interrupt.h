@@ -1,7 +1,6 @@
 /* interrupt.h - an interrupted run leaves no temporary files and dies of the signal: at once, or, if it keeps
  * checkpoints, after one more of them. */
-#ifndef CLI_INTERRUPT_H
-#define CLI_INTERRUPT_H
+#pragma once
 
 #include <pthread.h>
 #include <signal.h>
@@ -48,5 +47,3 @@ void fsdp__interrupt_last_words(fsdp__interrupt *interrupt, void (*last_words)(v
 int fsdp__interrupt_signal(fsdp__interrupt *interrupt);
 /* Ends the thread and makes signals work as before. */
 void fsdp__interrupt_stop(fsdp__interrupt *interrupt);
-
-#endif

@@ -1,6 +1,5 @@
 /* line.h - the command lines of ranks that somebody else has started: each rank has its own, and they must agree. */
-#ifndef CLI_LINE_H
-#define CLI_LINE_H
+#pragma once
 
 #include "cli/cli.h"
 
@@ -21,5 +20,3 @@ fsdp_status fsdp__line_agree(const fsdp__line *line, const fsdp__ranks *ranks, f
 /* Refuses a wrong command line, by the last error: prints it, and tells the other ranks, which may have another line
  * and would wait for this rank. Returns FSDP__USAGE. */
 int fsdp__line_refuse(void);
-
-#endif

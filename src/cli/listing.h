@@ -1,7 +1,6 @@
 /* listing.h - lists what is in a model folder, a file of weights or a checkpoint, and the devices, as text and as
  * JSON. */
-#ifndef CLI_LISTING_H
-#define CLI_LISTING_H
+#pragma once
 
 #include "fsdp/fsdp.h"
 
@@ -31,5 +30,3 @@ void fsdp__list_checkpoint_as_json(const fsdp_checkpoint_reader *reader);
 
 void fsdp__list_devices(fsdp_context *context);
 void fsdp__list_devices_as_json(fsdp_context *context);
-
-#endif

@@ -1,6 +1,5 @@
 /* merged.h - tensors of adapters for `fsdp convert`: in those of a model, and by themselves. */
-#ifndef CLI_MERGED_H
-#define CLI_MERGED_H
+#pragma once
 
 #include "fsdp/fsdp.h"
 
@@ -12,5 +11,3 @@ fsdp_status fsdp__merge_adapter(fsdp_context *context, const fsdp_model_config *
 /* Makes a state dict of an adapter with the names that peft writes, of that of a checkpoint of it. */
 fsdp_status fsdp__name_adapter(fsdp_context *context, const fsdp_model_config *config, const fsdp_state_dict *state,
                                const char *checkpoint, fsdp_state_dict **out);
-
-#endif

@@ -1,6 +1,5 @@
 /* on_device.h - the device of a run that nobody starts, what it takes there, and how much memory there is. */
-#ifndef CLI_ON_DEVICE_H
-#define CLI_ON_DEVICE_H
+#pragma once
 
 #include "cli/on_paper.h"
 #include "plan/show_plan.h"
@@ -33,5 +32,3 @@ fsdp__plan_question fsdp__on_device_room(const fsdp__on_device *d, const fsdp__o
  * the config gives or in `room`, and makes the config one that follows it. Without prices the config is one by blocks,
  * and a line says so. Does nothing for another config. */
 fsdp_status fsdp__on_device_schedule(const fsdp__plan_options *options, double room, fsdp_train_config *config);
-
-#endif

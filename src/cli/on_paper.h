@@ -1,7 +1,6 @@
 /* on_paper.h - the model, the ranks and the step of a run that nobody starts: what 'fsdp explain' and 'fsdp plan' are
  * asked about. */
-#ifndef CLI_ON_PAPER_H
-#define CLI_ON_PAPER_H
+#pragma once
 
 #include "cli/overrides.h"
 #include "config/args.h"
@@ -52,5 +51,3 @@ fsdp_status fsdp__on_paper_numbers(fsdp__on_paper *p, int64_t most);
  * folder if it exists or if the name is a path, otherwise a preset. Then sets the keys that the options stand for, and
  * those of the command line. Returns 0, or the exit status, with its message printed. */
 int fsdp__on_paper_config(const fsdp__on_paper *p, const fsdp__args *args, const char *command, int argc, char **argv);
-
-#endif

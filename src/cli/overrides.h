@@ -1,6 +1,5 @@
 /* overrides.h - what a command line sets in place of a config file: --section.key=value. */
-#ifndef CLI_OVERRIDES_H
-#define CLI_OVERRIDES_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -20,5 +19,3 @@ fsdp_status fsdp__override_set(void *arg, const char *key, const char *value);
 bool fsdp__override_is_given(int argc, char **argv, const char *key);
 /* Refuses a key that the command line gives though another one, which is set, takes its place. */
 fsdp_status fsdp__override_check(const fsdp_train_config *config, int argc, char **argv);
-
-#endif

@@ -1,6 +1,5 @@
 /* own_process.h - what the program does to its own process, before and after a command. */
-#ifndef CLI_OWN_PROCESS_H
-#define CLI_OWN_PROCESS_H
+#pragma once
 
 #include <signal.h>
 #include <stdbool.h>
@@ -40,5 +39,3 @@ void fsdp__die_in_order(void);
 /* Ends this process by `signal`, as its parent expects, without its temporary files. Process 1 exits with 128 + signal.
  */
 _Noreturn void fsdp__die_of(int signal);
-
-#endif

@@ -1,6 +1,5 @@
 /* prompt.h - the text that a model is to continue, and how it gets to the ranks. */
-#ifndef CLI_PROMPT_H
-#define CLI_PROMPT_H
+#pragma once
 
 #include "fsdp/fsdp.h"
 
@@ -19,5 +18,3 @@ void fsdp__prompt_release(fsdp__prompt *prompt);
 fsdp_status fsdp__prompt_hand_over(const fsdp__prompt *prompt, int *fd);
 /* Reads what was handed over; closes the descriptor. */
 fsdp_status fsdp__prompt_take_over(int fd, fsdp__prompt *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* restarts.h - starts the ranks of a run again when one of them has failed. */
-#ifndef CLI_RESTARTS_H
-#define CLI_RESTARTS_H
+#pragma once
 
 #include "cli/cli.h"
 
@@ -43,5 +42,3 @@ int64_t fsdp__restarts_last_step(const fsdp__restarts *restarts);
 bool fsdp__restarts_again(fsdp__restarts *restarts, const fsdp_train_config *config, fsdp_status status,
                           const fsdp_launch_report *report, int *ranks);
 void fsdp__restarts_end(fsdp__restarts *restarts);
-
-#endif

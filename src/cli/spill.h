@@ -1,7 +1,6 @@
 /* spill.h - puts the tensors of a source into a file without a name and maps it: they can be read as memory, and the
  * kernel may take that memory back at any time. */
-#ifndef CLI_SPILL_H
-#define CLI_SPILL_H
+#pragma once
 
 #include "base/directory.h"
 #include "cli/tensor_source.h"
@@ -39,5 +38,3 @@ void fsdp__spill_release(fsdp__spill *spill);
  * The spill must outlive it. The caller owns `*out`. */
 fsdp_status fsdp__spill_rows(const fsdp__spill *spill, int64_t index, fsdp_context *context, int64_t first,
                              int64_t rows, fsdp_tensor **out);
-
-#endif

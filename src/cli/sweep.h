@@ -1,6 +1,5 @@
 /* sweep.h - fsdp train --sweep: runs that differ in some keys, one after the other, each in a folder of its own. */
-#ifndef CLI_SWEEP_H
-#define CLI_SWEEP_H
+#pragma once
 
 #include "fsdp/train.h"
 
@@ -27,5 +26,3 @@ int fsdp__sweep_run(const fsdp__sweep *sweep, const fsdp_train_config *config);
 /* Starts this program as a run, passes signals on to it, and waits for its end, but not if a debugger keeps it after
  * that. Returns the first signal that has asked it to end; 0: none has. [blocks] */
 int fsdp__sweep_start(const char *const *argv, int *exit_status);
-
-#endif

@@ -1,6 +1,5 @@
 /* talk.h - a talk with a model: its messages, as text and as tokens, and the keys and values of what was said. */
-#ifndef CLI_TALK_H
-#define CLI_TALK_H
+#pragma once
 
 #include "fsdp/chat.h"
 #include "fsdp/models.h"
@@ -31,5 +30,3 @@ fsdp_status fsdp__talk_cache(fsdp__talk *talk, fsdp_module *model, const int32_t
 /* Adds the answer, which is the tokens from `begin` on. */
 fsdp_status fsdp__talk_answer(fsdp__talk *talk, const fsdp_tokenizer *tokenizer, const int32_t *tokens, int64_t begin,
                               int64_t count);
-
-#endif

@@ -1,7 +1,6 @@
 /* tensor_source.h - finds tensors of files by name, whatever the files are: a Hugging Face folder, one file of weights,
  * a checkpoint. It reads only what is asked for. */
-#ifndef CLI_TENSOR_SOURCE_H
-#define CLI_TENSOR_SOURCE_H
+#pragma once
 
 #include "fsdp/format.h"
 #include "train/model_folder.h"
@@ -42,5 +41,3 @@ fsdp_status fsdp__tensor_source_list_model(fsdp__tensor_source *source, fsdp_con
 /* Reads elements [first, first + numel), row-major, in the tensor's dtype. Those of a checkpoint are checked. */
 fsdp_status fsdp__tensor_source_read(fsdp__tensor_source *source, const fsdp__source_tensor *tensor, int64_t first,
                                      int64_t numel, void *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* token_text.h - turns text into the tokens of a model, and tokens into text. Without a tokenizer, tokens are bytes. */
-#ifndef CLI_TOKEN_TEXT_H
-#define CLI_TOKEN_TEXT_H
+#pragma once
 
 #include <stdio.h>
 
@@ -32,5 +31,3 @@ void fsdp__token_text_echo(fsdp__token_text *text, const char *prompt, size_t by
 bool fsdp__token_text_print(fsdp__token_text *text, int32_t token, FILE *to);
 /* Writes what is left: an incomplete character. */
 bool fsdp__token_text_end(fsdp__token_text *text, FILE *to);
-
-#endif

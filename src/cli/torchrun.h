@@ -1,6 +1,5 @@
 /* torchrun.h - torchrun's options, as far as they are about one machine, for the commands that start ranks. */
-#ifndef CLI_TORCHRUN_H
-#define CLI_TORCHRUN_H
+#pragma once
 
 #include "cli/cli.h"
 
@@ -29,5 +28,3 @@ typedef struct fsdp__torchrun {
 /* Checks the words, and puts what they say about the number of ranks into `*ranks`, the text of -n. If -n already has
  * another number, that is FSDP_INVALID. `command` is for messages. */
 fsdp_status fsdp__torchrun_read(const char *command, fsdp__torchrun *words, const char **ranks);
-
-#endif

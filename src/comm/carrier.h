@@ -20,8 +20,7 @@
  * takes what it computes from then on for a result, and has the carrier release it. Where other ranks may release it,
  * too, that is not early enough: there the device is judged by the world itself (fsdp__device_judge), which ends before
  * anybody releases anything. */
-#ifndef COMM_CARRIER_H
-#define COMM_CARRIER_H
+#pragma once
 
 #include "comm/transport_ops.h"
 
@@ -61,5 +60,3 @@ typedef struct fsdp__carriage {
     uint64_t seen;       /* for the thread that looks: busy's number, */
     int64_t ticks;       /* and for how long it has not grown */
 } fsdp__carriage;
-
-#endif

@@ -1,6 +1,5 @@
 /* carrier_watch.h - the thread of a rank that looks after those whom its device waits for. */
-#ifndef COMM_CARRIER_WATCH_H
-#define COMM_CARRIER_WATCH_H
+#pragma once
 
 #include "comm/comm.h"
 
@@ -11,5 +10,3 @@ fsdp_status fsdp__carrier_watch_start(fsdp__comm *comm);
 void fsdp__carrier_watch_settle(fsdp_process_group *group);
 /* Ends the thread, when the groups are gone. */
 void fsdp__carrier_watch_stop(fsdp__comm *comm);
-
-#endif

@@ -1,6 +1,5 @@
 /* comm.h - what a context knows of its world, and what a group is. For comm/ only. */
-#ifndef COMM_COMM_INTERNAL_H
-#define COMM_COMM_INTERNAL_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -103,5 +102,3 @@ static inline int fsdp__position_of(int rank, const int *ranks, int count)
             return i;
     return -1;
 }
-
-#endif

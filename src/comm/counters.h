@@ -2,8 +2,7 @@
  *
  * The counters are public and always on: every run reports what a step sends. So they are no subscriber (base/probe.h),
  * which would have to be told of every call for as long as there are groups. */
-#ifndef COMM_COUNTERS_H
-#define COMM_COUNTERS_H
+#pragma once
 
 #include "comm/comm.h"
 
@@ -15,5 +14,3 @@ void fsdp__comm_count_reduction(fsdp_process_group *group, fsdp_collective kind,
  * thread. */
 void fsdp__comm_account(fsdp_process_group *group, fsdp_collective kind, const fsdp__traffic *traffic,
                         int64_t start_ns);
-
-#endif

@@ -1,6 +1,5 @@
 /* group_calls.h - calls of a process group that the layers above make beyond fsdp/comm.h. */
-#ifndef COMM_GROUP_CALLS_H
-#define COMM_GROUP_CALLS_H
+#pragma once
 
 #include "fsdp/comm.h"
 
@@ -112,5 +111,3 @@ void fsdp__context_set_outbox(fsdp_context *context, int64_t bytes);
 /* For tests: does what fsdp_context_set_comm_timeout does, with ticks of another length. A waiting rank looks around at
  * each tick. */
 fsdp_status fsdp__context_set_comm_ticks(fsdp_context *context, int64_t timeout_ms, int64_t tick_ms);
-
-#endif

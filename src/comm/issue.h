@@ -1,6 +1,5 @@
 /* issue.h - how a call gets from the program to the transport. */
-#ifndef COMM_ISSUE_H
-#define COMM_ISSUE_H
+#pragma once
 
 #include "comm/comm.h"
 
@@ -16,5 +15,3 @@ fsdp_status fsdp__comm_issue_host(fsdp_process_group *group, fsdp_collective kin
 /* Allocates shared memory by a host call. Its failure is the same on all ranks, and breaks nothing unless the transport
  * itself failed. */
 fsdp_status fsdp__comm_issue_alloc(fsdp_process_group *group, fsdp__call *call, void **out);
-
-#endif

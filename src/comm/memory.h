@@ -1,10 +1,7 @@
 /* memory.h - what is done with a group's memory when the group ends. */
-#ifndef COMM_MEMORY_H
-#define COMM_MEMORY_H
+#pragma once
 
 #include "comm/comm.h"
 
 /* Passes freed buffers that peers of the group may still read to the care of the world. */
 void fsdp__memory_hand_over(fsdp_process_group *group);
-
-#endif

@@ -1,6 +1,5 @@
 /* process_group.h - makes and ends a group on this rank alone, without its peers. */
-#ifndef COMM_PROCESS_GROUP_H
-#define COMM_PROCESS_GROUP_H
+#pragma once
 
 #include "comm/comm.h"
 
@@ -19,5 +18,3 @@ void fsdp__process_group_destroy(fsdp_process_group *group);
 /* Waits until all ends of reads, and waits for readers, that stand in the queues of streams have been there. [blocks]
  */
 void fsdp__readers_wait_counted(fsdp_process_group *group);
-
-#endif

@@ -1,7 +1,6 @@
 /* shared_memory.h - which shared memory a context has, and where in it a gather's buffers lie. The ranks compare these
  * places by region and offset, as a region may have another address on each. */
-#ifndef COMM_SHARED_MEMORY_H
-#define COMM_SHARED_MEMORY_H
+#pragma once
 
 #include "comm/comm.h"
 
@@ -25,5 +24,3 @@ void fsdp__shared_memory_free(fsdp__comm *comm);
 /* Sets call->shared and call->places of a gather. Returns the index of a buffer that begins in shared memory and
  * reaches beyond its end; -1: there is none. */
 int64_t fsdp__shared_memory_find(const fsdp__comm *comm, fsdp__call *call);
-
-#endif

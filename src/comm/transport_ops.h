@@ -30,8 +30,7 @@
  * A transport may use the streams' workspace in any slot but all_gather and all_to_all, which are called while packed
  * pieces lie there (transport/coalesced.h). Groups of one rank and streams of a device without bytes never reach a
  * transport. */
-#ifndef COMM_TRANSPORT_OPS_H
-#define COMM_TRANSPORT_OPS_H
+#pragma once
 
 #include "comm/group_calls.h"
 #include "fsdp/comm.h"
@@ -237,5 +236,3 @@ typedef struct fsdp__comm_ops {
 /* Describes the transport without peers: every rank of the world is taken to hold what this one holds. It also serves
  * groups of one rank. `transport` is NULL, or belongs to a world of several machines (fake_world.h). */
 extern const fsdp__comm_ops fsdp__comm_fake_ops;
-
-#endif

@@ -1,6 +1,5 @@
 /* turns.h - decides when a numbered call may run. */
-#ifndef COMM_TURNS_H
-#define COMM_TURNS_H
+#pragma once
 
 #include "comm/comm.h"
 
@@ -28,5 +27,3 @@ void fsdp__carried_wait_done(fsdp__comm *comm, uint64_t number);
 void fsdp__carried_turn_end(fsdp__comm *comm);
 /* Returns whether they have been given to the device. */
 bool fsdp__carried_is_done(fsdp__comm *comm, uint64_t number);
-
-#endif

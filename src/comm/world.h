@@ -1,6 +1,5 @@
 /* world.h - the world of a context. */
-#ifndef COMM_WORLD_H
-#define COMM_WORLD_H
+#pragma once
 
 #include "comm/comm.h"
 #include "comm/health/calls.h" /* FSDP__TIMEOUT_MS */
@@ -13,5 +12,3 @@ fsdp_status fsdp__comm_attach(fsdp_context *context, const fsdp__comm_ops *ops, 
 /* Returns the context's comm; a context without one gets a world of one rank. NULL and a last error when out of
  * memory. */
 fsdp__comm *fsdp__comm_get(fsdp_context *context);
-
-#endif

@@ -1,6 +1,5 @@
 /* compare_table.h - prints the table: figures as rows, variants as columns. */
-#ifndef COMPARE_COMPARE_TABLE_H
-#define COMPARE_COMPARE_TABLE_H
+#pragma once
 
 #include <stdio.h>
 
@@ -34,5 +33,3 @@ fsdp_status fsdp__comparison_print_json(const fsdp__comparison *c, FILE *out);
 /* Prints an SVG. It has three bars for each variant: the time of a step, the bytes it sends, and the memory at its
  * peak, each divided into its parts. */
 void fsdp__comparison_print_svg(const fsdp__comparison *c, FILE *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* figures.h - summarizes all starts of a variant. */
-#ifndef COMPARE_FIGURES_H
-#define COMPARE_FIGURES_H
+#pragma once
 
 #include "compare/measure.h"
 
@@ -37,5 +36,3 @@ enum {
     FSDP__SAME_BITS = 17
 };
 int fsdp__figures_agree(const fsdp__figures *a, const fsdp__figures *b);
-
-#endif

@@ -1,7 +1,6 @@
 /* measure.h - measures one start of one variant: what a rank sees of its steps, and how that gets to the process that
  * compares. */
-#ifndef COMPARE_MEASURE_H
-#define COMPARE_MEASURE_H
+#pragma once
 
 #include "fsdp/train.h"
 
@@ -40,5 +39,3 @@ fsdp_status fsdp__measure_start(fsdp_context *context, const fsdp_train_config *
 fsdp_status fsdp__record_write(int fd, int rank, const fsdp__start_record *record);
 /* Reads the records of all ranks, which must be done. */
 fsdp_status fsdp__records_read(int fd, int ranks, fsdp__start_record *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* variants.h - what is compared: every strategy with every wrap policy, each with a config of its own. */
-#ifndef COMPARE_VARIANTS_H
-#define COMPARE_VARIANTS_H
+#pragma once
 
 #include "fsdp/train.h"
 
@@ -38,5 +37,3 @@ fsdp_status fsdp__variants_check_words(const char *strategies, const char *polic
 fsdp_status fsdp__variants_create(const fsdp_train_config *config, int world_size, const char *strategies,
                                   const char *policies, fsdp__variants *out);
 void fsdp__variants_release(fsdp__variants *variants);
-
-#endif

@@ -1,7 +1,6 @@
 /* worlds.h - estimates what a variant would take on other numbers of ranks: the engine's own figures from a dry run
  * (fsdp/explain.h), without starting a rank. */
-#ifndef COMPARE_WORLDS_H
-#define COMPARE_WORLDS_H
+#pragma once
 
 #include "fsdp/explain.h"
 
@@ -28,5 +27,3 @@ fsdp_status fsdp__worlds_read(const char *list, fsdp__worlds *out);
 /* Computes the figures on `world` ranks, with as many microbatches per rank as there are on `ranks` ranks now. A config
  * that does not go with `world` is not an error. */
 fsdp_status fsdp__elsewhere_find(const fsdp_train_config *config, int ranks, int world, fsdp__elsewhere *out);
-
-#endif

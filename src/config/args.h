@@ -2,8 +2,7 @@
  * "--name=value" or "--name value". A name may also have one dash ("-np 2"), and a letter may have its value right
  * after it ("-n2"). A value that begins with two dashes needs the "=". If an option is given twice, the last one
  * counts. */
-#ifndef CONFIG_ARGS_H
-#define CONFIG_ARGS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -46,5 +45,3 @@ fsdp_status fsdp__args_parse(fsdp__args *args, const char *command, int argc, ch
  */
 fsdp_status fsdp__args_integer(const char *name, const char *text, int64_t least, int64_t most, int64_t *out);
 fsdp_status fsdp__args_number(const char *name, const char *text, double least, double most, double *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* config.h - works on a whole config by its table of keys. `config` is the struct that the table's offsets refer to. */
-#ifndef CONFIG_CONFIG_H
-#define CONFIG_CONFIG_H
+#pragma once
 
 #include <stdio.h>
 
@@ -35,5 +34,3 @@ void fsdp__config_drop_refused(const fsdp__key_table *table, void *config, const
 fsdp_status fsdp__config_print(const fsdp__key_table *table, const void *config, FILE *stream);
 /* Prints every key, or those of the section `only`, with what is allowed, its default and its meaning. */
 fsdp_status fsdp__config_help(const fsdp__key_table *table, const char *only, FILE *stream);
-
-#endif

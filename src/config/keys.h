@@ -1,8 +1,7 @@
 /* keys.h - one table of keys defines the YAML schema, the command line's overrides, the help text, the printed config
  * and every message about a value. A config is any struct: the table says where each field lies in it, and this layer
  * does not know what the fields mean. */
-#ifndef CONFIG_KEYS_H
-#define CONFIG_KEYS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -145,5 +144,3 @@ const char *fsdp__key_of_word(const fsdp__key_table *table, const char *word);
 /* Fails with "<key> is not a key of training; did you mean 'steps'?", or with a message about the section if there is
  * no section of that name, or if `name` is NULL. */
 fsdp_status fsdp__key_unknown(const fsdp__key_table *table, const char *section, const char *name);
-
-#endif

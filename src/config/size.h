@@ -1,6 +1,5 @@
 /* size.h - numbers of bytes as people write them: 5GB, 1.5 GiB, 200000. */
-#ifndef CONFIG_SIZE_H
-#define CONFIG_SIZE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,5 +15,3 @@ bool fsdp__size_parse(const char *text, int64_t *out_bytes);
 /* Writes the number in the largest unit in which it is whole, so that fsdp__size_parse gives it back. Returns
  * `text`. */
 const char *fsdp__size_write(int64_t bytes, char text[FSDP__SIZE_TEXT]);
-
-#endif

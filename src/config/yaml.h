@@ -1,6 +1,5 @@
 /* yaml.h - reads a config file into a config, from libyaml's events. */
-#ifndef CONFIG_YAML_H
-#define CONFIG_YAML_H
+#pragma once
 
 #include "config/keys.h"
 
@@ -9,5 +8,3 @@ fsdp_status fsdp__yaml_apply(const fsdp__key_table *table, void *config, const c
                              size_t bytes);
 /* Sets a key of maps from `text`, a list in YAML or one map; with `add` they go behind those that it has. */
 fsdp_status fsdp__yaml_maps(void *config, const fsdp__key *key, const char *text, bool add);
-
-#endif

@@ -1,6 +1,5 @@
 /* array_file.h - reads what the headers of array files say. */
-#ifndef DATA_ARRAY_FILE_H
-#define DATA_ARRAY_FILE_H
+#pragma once
 
 #include "fsdp/dataset.h"
 
@@ -17,5 +16,3 @@ fsdp_status fsdp__array_parse(const char *path, const unsigned char *data, size_
 bool fsdp__is_npy(const unsigned char *data, size_t bytes);
 fsdp_status fsdp__npy_parse(const char *path, const unsigned char *data, size_t bytes, fsdp__array_header *out);
 fsdp_status fsdp__idx_parse(const char *path, const unsigned char *data, size_t bytes, fsdp__array_header *out);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The structs are those of the interface (https://arrow.apache.org/docs/format/CDataInterface.html), which is the same
  * in all versions of Arrow: whoever made one releases it by the function in it. */
-#ifndef DATA_ARROW_H
-#define DATA_ARROW_H
+#pragma once
 
 #include "fsdp/status.h"
 
@@ -57,5 +56,3 @@ fsdp_status fsdp__arrow_check(const fsdp__arrow_rows *rows);
  * time are milliseconds since 1970, and bytes are written as they are, whatever their encoding. A map is an object. An
  * offset that points out of its array is FSDP_FORMAT, which names the row, from 1, and the column. */
 fsdp_status fsdp__arrow_row(const fsdp__arrow_rows *rows, int64_t row, fsdp__arrow_text *out);
-
-#endif

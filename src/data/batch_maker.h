@@ -1,6 +1,5 @@
 /* batch_maker.h - makes any batch of an epoch, in a slot of its own. Both the caller's thread and workers use it. */
-#ifndef DATA_BATCH_MAKER_H
-#define DATA_BATCH_MAKER_H
+#pragma once
 
 #include "fsdp/dataset.h"
 
@@ -30,5 +29,3 @@ int64_t fsdp__batch_size(const fsdp__batch_maker *maker, int64_t number);
 fsdp_status fsdp__item_make(const fsdp_dataset *dataset, int64_t index, void *const *places);
 /* Makes batch `number` in a slot. `thread` is one of max(workers, 1). */
 fsdp_status fsdp__batch_make(const fsdp__batch_maker *maker, int64_t number, int slot, int thread);
-
-#endif

@@ -1,6 +1,5 @@
 /* content.h - tells what a file is by its bytes, whatever its name says: packed, binary, or text. */
-#ifndef DATA_CONTENT_H
-#define DATA_CONTENT_H
+#pragma once
 
 #include "fsdp/status.h"
 
@@ -38,5 +37,3 @@ fsdp_status fsdp__content_check_text(const char *path, int64_t offset, const voi
 /* Returns whether the bytes are text: at least 16 bytes without control characters other than those of text, and either
  * UTF-8, which may end within a character, or at least 64 bytes that are mostly ASCII, as Latin-1 is. */
 bool fsdp__content_is_text(const void *data, size_t bytes);
-
-#endif

@@ -1,6 +1,5 @@
 /* conversations.h - files of conversations: what their rows are, and rows as tokens. */
-#ifndef DATA_CONVERSATIONS_H
-#define DATA_CONVERSATIONS_H
+#pragma once
 
 #include "fsdp/chat.h"
 
@@ -26,5 +25,3 @@ void fsdp__encoded_rows_release(fsdp__encoded_rows *rows);
  * their answers learned. A row without ids is left out. */
 fsdp_status fsdp__conversations_encode(const fsdp_chat *chat, const fsdp_chat_options *options, fsdp_encoder *encoder,
                                        const char *line, size_t bytes, fsdp_token_list *ids, fsdp__encoded_rows *rows);
-
-#endif

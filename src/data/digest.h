@@ -1,6 +1,5 @@
 /* digest.h - hashes of everything that a run reads. */
-#ifndef DATA_DIGEST_H
-#define DATA_DIGEST_H
+#pragma once
 
 #include "fsdp/data.h"
 
@@ -12,5 +11,3 @@ fsdp_status fsdp__tokens_digest(const fsdp_tokens *tokens, int64_t first, int64_
  * is the same, their tokens are the same, on any machine that shares the files. Returns 0 where that is not certain: a
  * file was changed less than two seconds ago, or its name now belongs to another file. */
 uint64_t fsdp__tokens_identity(const fsdp_tokens *tokens);
-
-#endif

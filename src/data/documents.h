@@ -1,6 +1,5 @@
 /* documents.h - reads the text of many files as pieces that can be encoded one by one, in order. */
-#ifndef DATA_DOCUMENTS_H
-#define DATA_DOCUMENTS_H
+#pragma once
 
 #include "data/files.h"
 #include "data/text_file.h"
@@ -46,5 +45,3 @@ fsdp_status fsdp__documents_next(fsdp__documents *documents, fsdp__piece *piece,
 int64_t fsdp__documents_position(const fsdp__documents *documents); /* in bytes, of all_bytes */
 void fsdp__documents_close(fsdp__documents *documents);
 void fsdp__piece_release(fsdp__piece *piece);
-
-#endif

@@ -1,6 +1,5 @@
 /* encode_piece.h - encodes one piece of documents into token ids. */
-#ifndef DATA_ENCODE_PIECE_H
-#define DATA_ENCODE_PIECE_H
+#pragma once
 
 #include "data/conversations.h"
 #include "data/documents.h"
@@ -26,5 +25,3 @@ enum {
 /* Writes "3 of 1,204 lines left out: first at FILE:LINE: why" to `text`, or "" if no lines were left out. Returns
  * `text`. */
 const char *fsdp__left_out_text(const fsdp_tokenize_summary *summary, char text[FSDP__LEFT_OUT_TEXT]);
-
-#endif

@@ -1,6 +1,5 @@
 /* fields.h - the arrays that make up an item. */
-#ifndef DATA_FIELDS_H
-#define DATA_FIELDS_H
+#pragma once
 
 #include "fsdp/dataset.h"
 
@@ -10,5 +9,3 @@ size_t fsdp__field_bytes(const fsdp_data_field *field);
 fsdp_status fsdp__fields_check(const fsdp_data_field *fields, int count);
 /* Copies the fields together with their names, in one block; fsdp__free it. */
 fsdp_status fsdp__fields_copy(const fsdp_data_field *fields, int count, fsdp_data_field **out);
-
-#endif

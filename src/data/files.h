@@ -1,6 +1,5 @@
 /* files.h - finds the files that paths stand for: the files of a folder, or those that a pattern matches. */
-#ifndef DATA_FILES_H
-#define DATA_FILES_H
+#pragma once
 
 #include "fsdp/data.h"
 
@@ -26,5 +25,3 @@ void fsdp__data_files_release(fsdp__data_files *files);
 
 /* Returns the bytes per token by the file's name: .txt 1, .bin and .u16 2, .u32 4, otherwise 0. */
 int fsdp__data_width_by_name(const char *path);
-
-#endif

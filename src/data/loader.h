@@ -1,6 +1,5 @@
 /* loader.h - a loader of windows of any kind, and of a mixture of them. */
-#ifndef DATA_LOADER_H
-#define DATA_LOADER_H
+#pragma once
 
 #include "data/windows.h"
 
@@ -27,5 +26,3 @@ fsdp_status fsdp__loader_look_ahead(fsdp_loader *loader, int64_t windows, fsdp__
  * other.
  */
 int64_t fsdp__loader_window(const fsdp_loader *loader, int64_t position);
-
-#endif

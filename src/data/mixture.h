@@ -2,8 +2,7 @@
  *
  * The first n windows hold, for any n, as many of each source as its share of n says, up to one for each of the sources
  * before it. The two numbers are computed from n alone, so a run goes on anywhere. */
-#ifndef DATA_MIXTURE_H
-#define DATA_MIXTURE_H
+#pragma once
 
 #include "fsdp/status.h"
 
@@ -19,5 +18,3 @@ void fsdp__mixture_release(fsdp__mixture *mixture);
 int fsdp__mixture_at(const fsdp__mixture *mixture, int64_t position, int64_t *index);
 /* Returns how many of the first `count` windows belong to a source. */
 int64_t fsdp__mixture_count(const fsdp__mixture *mixture, int source, int64_t count);
-
-#endif

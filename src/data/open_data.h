@@ -1,6 +1,5 @@
 /* open_data.h - what a run reads: a stream of tokens, or a file of rows. */
-#ifndef DATA_OPEN_DATA_H
-#define DATA_OPEN_DATA_H
+#pragma once
 
 #include "data/rows.h"
 #include "fsdp/data.h"
@@ -19,5 +18,3 @@ int64_t fsdp__open_data_tokens(const fsdp__open_data *data);
 fsdp_status fsdp__open_data_digest(const fsdp__open_data *data, const _Atomic bool *stop, uint64_t out[2]);
 /* Returns a hash that says which files these are, and in which state (fsdp__tokens_identity); 0: not certain. */
 uint64_t fsdp__open_data_identity(const fsdp__open_data *data);
-
-#endif

@@ -3,8 +3,7 @@
  * Rows stand one after the other in a window and are not cut; what is left of it at its end is padding. Which rows are
  * in which window depends on the lengths of the rows alone. Each row is a document of its own: positions begin at 0 in
  * it, and the target of its last token is none. Padding is a document of one token at each place. */
-#ifndef DATA_PACKING_H
-#define DATA_PACKING_H
+#pragma once
 
 #include "data/rows.h"
 #include "fsdp/data.h"
@@ -58,5 +57,3 @@ fsdp_status fsdp__packed_read(const fsdp__packed *packed, int64_t vocab_size, in
 fsdp_status fsdp__packed_answers(const fsdp__packed *packed, int64_t window, int64_t *out);
 /* Counts the tokens of a window that are no padding. */
 int64_t fsdp__packed_tokens(const fsdp__packed *packed, int64_t window);
-
-#endif

@@ -3,8 +3,7 @@
  * Arrow GLib reads the file: libparquet-glib, which is opened when the first such file is, and which nothing else
  * needs. It is looked for in the folders of the environment variable FSDP_ARROW_LIBRARIES, with colons between them,
  * then where the loader looks; a newer version before an older one. */
-#ifndef DATA_PARQUET_H
-#define DATA_PARQUET_H
+#pragma once
 
 #include "fsdp/status.h"
 
@@ -25,5 +24,3 @@ fsdp_status fsdp__parquet_read(fsdp__parquet *parquet, char *into, size_t room, 
 /* Returns which part of the groups of rows has been begun, from 0 to 1. */
 double fsdp__parquet_progress(const fsdp__parquet *parquet);
 void fsdp__parquet_close(fsdp__parquet *parquet); /* NULL is allowed */
-
-#endif

@@ -3,8 +3,7 @@
  * Batch n goes to slot n modulo the number of slots, and may be begun once the batch that used the slot before has been
  * given back. Which worker makes which batch does not matter, so the batches are the same for any number of workers,
  * and a failure comes out at the batch it belongs to. */
-#ifndef DATA_RING_H
-#define DATA_RING_H
+#pragma once
 
 #include <stdint.h>
 
@@ -32,5 +31,3 @@ void fsdp__ring_end(fsdp__ring *ring);
 fsdp_status fsdp__ring_next(fsdp__ring *ring, int *out_slot);
 /* Returns how many batches fsdp__ring_next has returned since the ring began. */
 int64_t fsdp__ring_taken(const fsdp__ring *ring);
-
-#endif

@@ -4,8 +4,7 @@
  * A file is a header of FSDP__TOKEN_HEADER_BYTES (the mark, the width, counts, a note), then what follows, each part
  * from a multiple of 8 bytes on: the tokens of all rows, uint16 or uint32; their bits, the lowest of a byte first;
  * where each row ends, as uint64 in tokens; then the checksums of all this (token_sums.h). */
-#ifndef DATA_ROWS_H
-#define DATA_ROWS_H
+#pragma once
 
 #include "base/file.h"
 #include "data/token_sums.h"
@@ -80,5 +79,3 @@ const char *fsdp__rows_note(const fsdp__rows *rows);
 void fsdp__rows_digest(const fsdp__rows *rows, uint64_t out[2]);
 /* Compares all of the file with its checksums. [blocks] */
 fsdp_status fsdp__rows_check(const fsdp__rows *rows);
-
-#endif

@@ -1,6 +1,5 @@
 /* sampler.h - what a loader asks its sampler. */
-#ifndef DATA_SAMPLER_H
-#define DATA_SAMPLER_H
+#pragma once
 
 #include "fsdp/dataset.h"
 
@@ -15,5 +14,3 @@ int fsdp__sampler_ranks(const fsdp_distributed_sampler *sampler);
 void fsdp__sampler_set_position(fsdp_distributed_sampler *sampler, int64_t epoch, int64_t items);
 /* Begins an epoch. The epochs after it are whole again. */
 void fsdp__sampler_begin(fsdp_distributed_sampler *sampler);
-
-#endif

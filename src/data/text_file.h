@@ -1,6 +1,5 @@
 /* text_file.h - reads the text of one file from beginning to end: plain, gzip, zstd, or the rows of Parquet. */
-#ifndef DATA_TEXT_FILE_H
-#define DATA_TEXT_FILE_H
+#pragma once
 
 #include "fsdp/status.h"
 
@@ -38,5 +37,3 @@ fsdp_status fsdp__text_hash_of(const char *path, fsdp__text_hash *out);
 bool fsdp__is_json_lines(const char *path);
 bool fsdp__is_document(const char *path);
 bool fsdp__is_packed(const char *path);
-
-#endif

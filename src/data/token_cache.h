@@ -1,6 +1,5 @@
 /* token_cache.h - the tokens of texts, made once and kept in a folder. */
-#ifndef DATA_TOKEN_CACHE_H
-#define DATA_TOKEN_CACHE_H
+#pragma once
 
 #include "data/token_header.h"
 #include "fsdp/tokenize.h"
@@ -28,5 +27,3 @@ typedef struct fsdp__cached_tokens {
 fsdp_status fsdp__token_cache_get(const fsdp_tokenizer *tokenizer, const char *const *paths, int count,
                                   const char *folder, bool leads, const fsdp_tokenize_options *options,
                                   fsdp__cached_tokens *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* token_file.h - one file of tokens or text, memory-mapped. */
-#ifndef DATA_TOKEN_FILE_H
-#define DATA_TOKEN_FILE_H
+#pragma once
 
 #include "base/file.h"
 #include "data/token_sums.h"
@@ -44,5 +43,3 @@ fsdp_status fsdp__token_files_count_text(const char *const *paths, int64_t count
 /* Writes why the first bytes of the file speak against reading it in this width: "'a.bin' is read as uint16 tokens, but
  * ..."; returns false if nothing does. */
 bool fsdp__token_file_doubt(const fsdp__token_file *file, char *text, size_t text_bytes);
-
-#endif

@@ -1,6 +1,5 @@
 /* token_header.h - llm.c's header of token files: 256 int32. */
-#ifndef DATA_TOKEN_HEADER_H
-#define DATA_TOKEN_HEADER_H
+#pragma once
 
 #include "fsdp/status.h"
 
@@ -27,5 +26,3 @@ bool fsdp__token_header_is_ours(const unsigned char *header);
  * is none. */
 void fsdp__token_header_set_note(unsigned char *header, const char *note);
 const char *fsdp__token_header_note(const unsigned char *header);
-
-#endif

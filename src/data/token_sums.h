@@ -1,7 +1,6 @@
 /* token_sums.h - checksums of the tokens in a file of the cache: behind the tokens a table with one for each block
  * (base/checksum.h), and a seal in the header. Whoever reads tokens compares their blocks first, each once. */
-#ifndef DATA_TOKEN_SUMS_H
-#define DATA_TOKEN_SUMS_H
+#pragma once
 
 #include "fsdp/status.h"
 
@@ -35,5 +34,3 @@ fsdp_status fsdp__token_sums_open(const char *path, const unsigned char *file, s
 fsdp_status fsdp__token_sums_compare(const fsdp__token_sums *sums, const char *path, const unsigned char *file,
                                      size_t begin, size_t end);
 void fsdp__token_sums_release(fsdp__token_sums *sums);
-
-#endif

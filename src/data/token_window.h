@@ -1,6 +1,5 @@
 /* token_window.h - a window of a stream: some tokens, and the same shifted by one as targets. */
-#ifndef DATA_TOKEN_WINDOW_H
-#define DATA_TOKEN_WINDOW_H
+#pragma once
 
 #include "fsdp/data.h"
 
@@ -8,5 +7,3 @@
  * that names file and position; with 0 that is not checked. */
 fsdp_status fsdp__window_read(const fsdp_tokens *tokens, int64_t vocab_size, int64_t start, int64_t length,
                               int32_t *inputs, int32_t *targets);
-
-#endif

@@ -1,7 +1,6 @@
 /* token_writer.h - writes a token file. The file is created without a name where the file system can do that, otherwise
  * under a temporary name beside its own; it gets its own name when it is whole. */
-#ifndef DATA_TOKEN_WRITER_H
-#define DATA_TOKEN_WRITER_H
+#pragma once
 
 #include "base/directory.h"
 #include "fsdp/status.h"
@@ -36,5 +35,3 @@ fsdp_status fsdp__token_writer_finish(fsdp__token_writer *writer, const char *no
  * completed by the seal (token_sums.h). */
 fsdp_status fsdp__token_writer_finish_as(fsdp__token_writer *writer, unsigned char *header);
 void fsdp__token_writer_close(fsdp__token_writer *writer); /* removes what is not finished */
-
-#endif

@@ -1,6 +1,5 @@
 /* tokenize.h - tokenizes files that have been listed, for the cache too. */
-#ifndef DATA_TOKENIZE_H
-#define DATA_TOKENIZE_H
+#pragma once
 
 #include "data/files.h"
 #include "data/text_file.h"
@@ -12,5 +11,3 @@
 fsdp_status fsdp__tokenize_files(const fsdp_tokenizer *tokenizer, const fsdp__data_files *files,
                                  const fsdp__text_hash *hashes, const char *out, const fsdp_tokenize_options *options,
                                  fsdp_tokenize_summary *summary);
-
-#endif

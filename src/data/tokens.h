@@ -1,6 +1,5 @@
 /* tokens.h - the inside of a stream of tokens. */
-#ifndef DATA_TOKENS_H
-#define DATA_TOKENS_H
+#pragma once
 
 #include "data/files.h"
 #include "data/token_file.h"
@@ -24,5 +23,3 @@ void fsdp__tokens_name_text(fsdp_tokens *tokens, const char *text, bool more);
 /* Refuses a file that is read as uint16 only because no header, format or name says its width, if the vocabulary does
  * not fit uint16. */
 fsdp_status fsdp__tokens_check_width(const fsdp_tokens *tokens, int64_t vocab_size);
-
-#endif

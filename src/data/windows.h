@@ -1,6 +1,5 @@
 /* windows.h - the windows that a loader gives, each by its number: of a stream, or of rows that are packed. */
-#ifndef DATA_WINDOWS_H
-#define DATA_WINDOWS_H
+#pragma once
 
 #include "data/packing.h"
 #include "fsdp/data.h"
@@ -25,5 +24,3 @@ fsdp_status fsdp__windows_read(const fsdp__windows *windows, int64_t vocab_size,
 fsdp_status fsdp__windows_answers(const fsdp__windows *windows, int64_t window, int64_t *out);
 /* Counts the tokens of a window that are no padding. */
 int64_t fsdp__windows_tokens(const fsdp__windows *windows, int64_t window);
-
-#endif

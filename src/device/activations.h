@@ -1,7 +1,6 @@
 /* activations.h - activations and their derivatives: a part of device/formulas.h that may be included again with other
  * exponentials (then without the guard). fsdp__expf, fsdp__erff and fsdp__dividef(a, b), a / b, are there before it. */
-#ifndef DEVICE_ACTIVATIONS_H
-#define DEVICE_ACTIVATIONS_H
+#pragma once
 
 #include "device/kernel_args.h"
 
@@ -49,5 +48,3 @@ FSDP__FORMULA float fsdp__activation_derivative(fsdp__activation kind, float x)
         return x > 0.0f ? 1.0f : 0.0f;
     }
 }
-
-#endif

@@ -15,8 +15,7 @@
  * segments happen to lie.
  *
  * All functions are thread-safe. */
-#ifndef DEVICE_ALLOCATOR_H
-#define DEVICE_ALLOCATOR_H
+#pragma once
 
 #include "device/segment_source.h"
 
@@ -63,5 +62,3 @@ int64_t fsdp__allocator_account(fsdp__allocator *allocator, const void *owner, f
 
 void fsdp__allocator_stats(fsdp__allocator *allocator, fsdp_memory_stats *out);
 void fsdp__allocator_reset_peak(fsdp__allocator *allocator);
-
-#endif

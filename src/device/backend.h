@@ -1,7 +1,6 @@
 /* backend.h - the two tables that a backend fills. registry.c lists the backends; nobody includes a backend's
  * headers. */
-#ifndef DEVICE_BACKEND_H
-#define DEVICE_BACKEND_H
+#pragma once
 
 #include "device/clique.h"
 #include "device/kernels.h"
@@ -174,5 +173,3 @@ extern const fsdp__backend fsdp__backend_dry;
 
 /* Has a function for every kernel (backend/cpu/kernels_table.c). */
 extern const fsdp__kernel_function fsdp__cpu_kernels[FSDP__KERNELS];
-
-#endif

@@ -1,7 +1,6 @@
 /* blocks.h - the blocks of an allocator's segments, and where they are found: those that are free by their size, those
  * that live by their address. For allocator.c, under its mutex. */
-#ifndef DEVICE_BLOCKS_H
-#define DEVICE_BLOCKS_H
+#pragma once
 
 #include "base/context.h"
 #include "fsdp/device.h"
@@ -82,5 +81,3 @@ void fsdp__blocks_live_insert(fsdp__blocks *all, fsdp__block *block);
 /* Return the live block that begins at the pointer, or NULL; and take it out. */
 fsdp__block *fsdp__blocks_live_at(const fsdp__blocks *all, const void *pointer);
 fsdp__block *fsdp__blocks_live_remove(fsdp__blocks *all, const void *pointer);
-
-#endif

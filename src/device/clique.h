@@ -4,8 +4,7 @@
  * theirs: the same calls in the same order, with the same sizes. Nobody finds out where they differ: the devices wait
  * for ever. So ranks compare what they are about to call by other means, and whoever learns that a member is gone
  * breaks the clique. */
-#ifndef DEVICE_CLIQUE_H
-#define DEVICE_CLIQUE_H
+#pragma once
 
 #include "device/kernel_args.h"
 #include "fsdp/device.h"
@@ -98,5 +97,3 @@ typedef struct fsdp__clique_ops {
 
 /* Returns what joins devices of this kind; NULL: nothing does. */
 const fsdp__clique_ops *fsdp__device_cliques(const fsdp_device *device);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Kernels of the CPU and of GPUs share them, so C++ includes this file too. FSDP__CONVERSION is how its functions are
  * declared. */
-#ifndef DEVICE_CONVERSIONS_H
-#define DEVICE_CONVERSIONS_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -116,5 +115,3 @@ FSDP__CONVERSION uint8_t fsdp__to_int8(float x)
 
     return (uint8_t)fsdp__float_bits(limited + 12582912.0f);
 }
-
-#endif

@@ -14,8 +14,7 @@
  * the host makes the call. Work on another stream may use a block after that stream has waited for an event recorded on
  * the device's stream after the allocation; the block may be freed after the device's stream has waited for an event
  * recorded on the other stream after its last use. */
-#ifndef DEVICE_DEVICE_H
-#define DEVICE_DEVICE_H
+#pragma once
 
 #include "base/probe.h"
 #include "fsdp/device.h"
@@ -300,5 +299,3 @@ bool fsdp__stream_is_inline(const fsdp_stream *stream);
  * must leave. So it is where a device runs behind the host anyway, and nothing is queued that would come before. */
 bool fsdp__stream_enter(fsdp_stream *stream);
 void fsdp__stream_leave(fsdp_stream *stream);
-
-#endif

@@ -1,7 +1,6 @@
 /* dry.h - the device that stands for a GPU in a dry run, and the device that holds offloaded memory. fsdp__dry
  * (device.h) stands for the CPU. */
-#ifndef DEVICE_DRY_H
-#define DEVICE_DRY_H
+#pragma once
 
 #include "device/backend.h"
 
@@ -13,5 +12,3 @@ fsdp_device *fsdp__dry_gpu(fsdp_context *context);
 /* Returns the device with the host's memory, which holds offloaded shards: the CPU, or, if the device has no bytes, the
  * dry device. NULL and a last error on failure. */
 fsdp_device *fsdp__device_host(fsdp_device *device);
-
-#endif

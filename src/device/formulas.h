@@ -4,8 +4,7 @@
  * own: fsdp__expf, fsdp__logf, fsdp__log1pf, fsdp__tanhf, fsdp__erff, the division of activations (fsdp__dividef), and
  * the bits of a float (fsdp__float_bits and fsdp__bits_float) are there before it is included; FSDP__FORMULA is how its
  * functions are declared. `op` and `kind` are constants wherever speed matters. */
-#ifndef DEVICE_FORMULAS_H
-#define DEVICE_FORMULAS_H
+#pragma once
 
 #include <math.h>
 
@@ -199,5 +198,3 @@ FSDP__FORMULA float fsdp__right_gradient(fsdp__binary_op op, float a, float b, f
         return -fsdp__left_gradient(op, a, b, 0.0f, dy, beta);
     }
 }
-
-#endif

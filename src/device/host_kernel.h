@@ -1,7 +1,6 @@
 /* host_kernel.h - runs a caller's function that computes on host memory, or on the device's, as work of any device's
  * stream. */
-#ifndef DEVICE_HOST_KERNEL_H
-#define DEVICE_HOST_KERNEL_H
+#pragma once
 
 #include "device/device.h"
 #include "device/kernels.h"
@@ -25,5 +24,3 @@ typedef struct fsdp__host_kernel {
 
 /* Launches the function as fsdp__launch does a kernel. Nothing happens on a device without bytes. [stream] */
 fsdp_status fsdp__launch_host_kernel(fsdp_stream *stream, const fsdp__host_kernel *kernel);
-
-#endif

@@ -1,8 +1,7 @@
 /* impl.h - the structs at the start of every device, stream and event; for device/, the backends and src/check only.
  *
  * A backend's own stream starts with this struct, so a pointer to one is a pointer to the other. */
-#ifndef DEVICE_IMPL_H
-#define DEVICE_IMPL_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -63,5 +62,3 @@ static inline void fsdp__stream_begin_item(fsdp_stream *stream)
 void fsdp__stream_close(fsdp_stream *stream);
 /* Frees the scratch of a stream that is being freed. */
 void fsdp__stream_drop_workspace(fsdp_stream *stream);
-
-#endif

@@ -8,8 +8,7 @@
  *   - outputs may alias inputs only where a comment says "in place"
  *   - results do not depend on the number of threads, except those of matrix products that the CPU leaves to oneDNN
  * C++ may include this file: kernels of a backend may be written in it. */
-#ifndef DEVICE_KERNEL_ARGS_H
-#define DEVICE_KERNEL_ARGS_H
+#pragma once
 
 #include "device/kernels_elementwise.h"
 #include "device/kernels_images.h"
@@ -448,5 +447,3 @@ typedef struct fsdp__random_args {
     fsdp__distribution distribution;
     fsdp_dtype dtype;
 } fsdp__random_args;
-
-#endif

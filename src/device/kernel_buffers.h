@@ -1,6 +1,5 @@
 /* kernel_buffers.h - what memory a kernel reads and writes. */
-#ifndef DEVICE_KERNEL_BUFFERS_H
-#define DEVICE_KERNEL_BUFFERS_H
+#pragma once
 
 #include "device/kernels.h"
 
@@ -9,5 +8,3 @@ typedef void *(*fsdp__buffer_visit)(void *arg, const fsdp__buffer *buffer);
 
 /* Visits each buffer of a call that is not NULL and has bytes. Writes to `args` and to its table. */
 void fsdp__kernel_buffers(fsdp__kernel kernel, void *args, fsdp__buffer_visit visit, void *arg);
-
-#endif

@@ -1,6 +1,5 @@
 /* kernel_visits.h - what the functions of kernel_buffers.c are made of, and those that lie in files of their own. */
-#ifndef DEVICE_KERNEL_VISITS_H
-#define DEVICE_KERNEL_VISITS_H
+#pragma once
 
 #include "device/kernel_buffers.h"
 
@@ -38,5 +37,3 @@ void fsdp__visit_sgd(fsdp__sgd_args *a, const visitor *v);
 void fsdp__visit_lion(fsdp__lion_args *a, const visitor *v);
 void fsdp__visit_byte_adam(fsdp__byte_adam_args *a, const visitor *v);
 void fsdp__visit_lerp_spans(fsdp__lerp_spans_args *a, const visitor *v);
-
-#endif

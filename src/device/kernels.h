@@ -3,8 +3,7 @@
  * A kernel takes one plain struct of pointers and sizes, is launched on a stream and cannot fail for a reason of its
  * own (ops/ has checked the arguments, the stream provides workspace). The list gives the enum, the table of a backend,
  * the typed launch functions fsdp__launch_<name>() and the table that tests and profiles walk. */
-#ifndef DEVICE_KERNELS_H
-#define DEVICE_KERNELS_H
+#pragma once
 
 #include "device/device.h"
 #include "device/kernel_args.h"
@@ -85,5 +84,3 @@ FSDP__KERNEL_MAP(FSDP__KERNEL_LAUNCH)
 
 /* Fills `numel` elements from `dst` on; does nothing for none. [stream] */
 fsdp_status fsdp__launch_fill_run(fsdp_stream *stream, void *dst, fsdp_dtype dtype, int64_t numel, double value);
-
-#endif

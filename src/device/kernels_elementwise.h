@@ -1,7 +1,6 @@
 /* kernels_elementwise.h - arguments of the kernels that compute element by element, and of sums. It is a part of
  * kernel_args.h, whose conventions hold. */
-#ifndef DEVICE_KERNELS_ELEMENTWISE_H
-#define DEVICE_KERNELS_ELEMENTWISE_H
+#pragma once
 
 #include "fsdp/device.h"
 
@@ -184,5 +183,3 @@ typedef struct fsdp__cast_spans_args {
     int64_t count;
     fsdp_dtype src_dtype, dst_dtype;
 } fsdp__cast_spans_args;
-
-#endif

@@ -1,7 +1,6 @@
 /* kernels_images.h - arguments of the kernels for images: convolutions, pooling, norms over channels. It is a part of
  * kernel_args.h, whose conventions hold. */
-#ifndef DEVICE_KERNELS_IMAGES_H
-#define DEVICE_KERNELS_IMAGES_H
+#pragma once
 
 #include "fsdp/device.h"
 
@@ -113,5 +112,3 @@ typedef struct fsdp__channel_norm_backward_args {
     bool accumulate, accumulate_weight, accumulate_bias;
     fsdp__channel_norm_sizes sizes;
 } fsdp__channel_norm_backward_args;
-
-#endif

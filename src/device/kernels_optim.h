@@ -1,6 +1,5 @@
 /* kernels_optim.h - arguments of the kernels of optimizers. It is a part of kernel_args.h, whose conventions hold. */
-#ifndef DEVICE_KERNELS_OPTIM_H
-#define DEVICE_KERNELS_OPTIM_H
+#pragma once
 
 #include "base/digit_sum.h"
 #include "device/kernels_elementwise.h"
@@ -145,5 +144,3 @@ typedef struct fsdp__lerp_spans_args {
     float weight, scale;
     const fsdp__verdict *verdict; /* its scale does not matter; may be NULL */
 } fsdp__lerp_spans_args;
-
-#endif

@@ -1,7 +1,6 @@
 /* known_cards.h - what data sheets say of GPUs: rates, memory, links; and what follows from what a GPU is. Nothing here
  * is measured. */
-#ifndef DEVICE_KNOWN_CARDS_H
-#define DEVICE_KNOWN_CARDS_H
+#pragma once
 
 #include "device/device.h"
 
@@ -30,5 +29,3 @@ double fsdp__known_card_flops(const fsdp__known_card *card, fsdp_dtype dtype);
  * That times multiprocessors and clock is an estimate for a card that is in no table: a data sheet counts with a clock
  * that is some percent lower than the highest. */
 int fsdp__flops_a_clock(const fsdp__device_facts *gpu, fsdp_dtype dtype);
-
-#endif

@@ -1,6 +1,5 @@
 /* links.h - by what the GPUs of a machine are joined. */
-#ifndef DEVICE_LINKS_H
-#define DEVICE_LINKS_H
+#pragma once
 
 #include "fsdp/device.h"
 
@@ -14,5 +13,3 @@ typedef enum fsdp__link {
 
 /* Returns the worst way between two of the GPUs that so many ranks of this machine have. */
 fsdp__link fsdp__device_worst_link(fsdp_device *device, int ranks);
-
-#endif

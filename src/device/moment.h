@@ -1,6 +1,5 @@
 /* moment.h - moments of a device that runs behind the host, which a backend makes. */
-#ifndef DEVICE_MOMENT_H
-#define DEVICE_MOMENT_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -34,5 +33,3 @@ static inline void fsdp__moment_unref(fsdp__device_moment *moment)
     if (moment && atomic_fetch_sub(&moment->refs, 1) == 1)
         (moment->free)(moment);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* owners.h - whose memory is live: the table that is printed when there is none left. It is made of what the ledger
  * notes anyway, only when somebody asks. */
-#ifndef DEVICE_OWNERS_H
-#define DEVICE_OWNERS_H
+#pragma once
 
 #include "base/context.h"
 #include "fsdp/device.h"
@@ -43,5 +42,3 @@ typedef struct fsdp__accounts {
 
 /* Adds bytes, or takes them away. When there are many owners, the bytes of a new one are nobody's. */
 void fsdp__accounts_add(fsdp__accounts *accounts, const void *owner, fsdp_memory_kind kind, int64_t bytes);
-
-#endif

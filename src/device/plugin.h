@@ -4,8 +4,7 @@
  * table, since the symbols of the library and of programs that contain it are not seen from outside. It defines the
  * functions of the table under their usual names (backend/cuda/host_functions.c), so its code reads as if it were
  * linked to them. */
-#ifndef DEVICE_PLUGIN_H
-#define DEVICE_PLUGIN_H
+#pragma once
 
 #include "base/probe.h"
 #include "device/impl.h"
@@ -71,5 +70,3 @@ typedef struct fsdp__device_plugin {
 /* Gets the backend of that name from its plug-in, which is loaded unless it was; NULL and FSDP_OK when no plug-in is
  * known by that name. [thread-safe] */
 fsdp_status fsdp__device_plugin_backend(const char *name, const fsdp__backend **out);
-
-#endif

@@ -1,6 +1,5 @@
 /* segment_source.h - where the ledger's allocator has its memory from. */
-#ifndef DEVICE_SEGMENT_SOURCE_H
-#define DEVICE_SEGMENT_SOURCE_H
+#pragma once
 
 #include "device/moment.h"
 #include "device/owners.h"
@@ -33,5 +32,3 @@ typedef struct fsdp__segment_source {
     bool (*owed)(void *arg);
     fsdp__taker (*taker)(void *arg); /* optional: who takes memory now */
 } fsdp__segment_source;
-
-#endif

@@ -1,7 +1,6 @@
 /* segments.h - the segments of an allocator, which is made here: where they come from, grow and go, and how their
  * blocks are cut. For allocator.c, under its mutex. */
-#ifndef DEVICE_SEGMENTS_H
-#define DEVICE_SEGMENTS_H
+#pragma once
 
 #include <pthread.h>
 
@@ -131,5 +130,3 @@ fsdp_status fsdp__segments_place_beside(const fsdp__allocator *a, size_t bytes, 
 fsdp_status fsdp__segments_note_forward(fsdp__allocator *a);
 /* Returns all segments. */
 void fsdp__segments_release(fsdp__allocator *a);
-
-#endif

@@ -21,8 +21,7 @@
  * which ends it. What comes after the end is noted apart: of that, what still lives at the next forward is the front of
  * the next step, such as its inputs, and the rest is forgotten, such as evaluations. What the step has asked for and a
  * loop gives back after its end, such as its loss, is given back by then, so places are chosen at the forward. */
-#ifndef DEVICE_STEP_PLACES_H
-#define DEVICE_STEP_PLACES_H
+#pragma once
 
 #include "device/blocks.h"
 
@@ -113,5 +112,3 @@ size_t fsdp__step_places_beside(const fsdp__step_places *places, size_t bytes, f
 /* Begins the step whose front is noted ahead. */
 void fsdp__step_places_go_on(fsdp__step_places *places);
 void fsdp__step_places_release(fsdp__step_places *places);
-
-#endif

@@ -1,6 +1,5 @@
 /* steps.h - tells a device when steps of training begin and end, for the places of their memory. */
-#ifndef DEVICE_STEPS_H
-#define DEVICE_STEPS_H
+#pragma once
 
 #include "device/device.h"
 
@@ -16,5 +15,3 @@ void fsdp__end_step(const fsdp_context *context);
 /* Tells a device that for the rest of the step that runs `owner` asks for other memory of gradients than in the
  * steps before, as for buckets that have been divided anew. Failures are as above. */
 fsdp_status fsdp__note_renewal(fsdp_device *device, const void *owner);
-
-#endif

@@ -6,8 +6,7 @@
  * the host, the moment at which the device has done it. An event holds its last mark; a wait copies it when it is asked
  * for, so a later record cannot move it. The line outlives its worker as long as a mark refers to it. What runs inline
  * is done at once: its marks have no line. */
-#ifndef DEVICE_WORKER_H
-#define DEVICE_WORKER_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -75,5 +74,3 @@ fsdp_status fsdp__worker_check(fsdp__worker *worker);
  * comes before everything that others queue, until it leaves. */
 bool fsdp__worker_enter(fsdp__worker *worker);
 void fsdp__worker_leave(fsdp__worker *worker);
-
-#endif

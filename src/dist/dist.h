@@ -1,6 +1,5 @@
 /* dist.h - the inside of a mesh, and arithmetic on placements. */
-#ifndef DIST_DIST_H
-#define DIST_DIST_H
+#pragma once
 
 #include "base/compiler.h"
 #include "fsdp/dist.h"
@@ -117,5 +116,3 @@ fsdp_status fsdp__flat_gather(const fsdp_tensor *tensor, fsdp_tensor **out);
 fsdp_status fsdp__flat_cut(const fsdp_tensor *whole, const fsdp_distribution *distribution, fsdp_tensor **out);
 
 FSDP__SCOPED_POINTER(fsdp_mesh, fsdp_mesh_unref)
-
-#endif

@@ -1,7 +1,6 @@
 /* svg.h - the shapes of pictures. Colours and fonts come from classes, so that a picture in a page follows its reader's
  * light or dark, and one in a file of its own brings its style along. */
-#ifndef DRAW_SVG_H
-#define DRAW_SVG_H
+#pragma once
 
 #include <stdint.h>
 #include <stdio.h>
@@ -64,5 +63,3 @@ double fsdp__svg_top(double most, double limit);
 /* Draws the line of a limit over such a stack, with a text, or NULL, unless it is above the top. */
 void fsdp__svg_limit(const fsdp__svg_range *x, double limit, double top, double y, double height, const char *text,
                      FILE *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* explain.h - the parts of an explanation that the files making it share. */
-#ifndef EXPLAIN_EXPLAIN_H
-#define EXPLAIN_EXPLAIN_H
+#pragma once
 
 #include "base/compiler.h"
 #include "fsdp/explain.h"
@@ -81,5 +80,3 @@ enum {
 fsdp_status fsdp__explain_other_units(fsdp_explanation *e, const fsdp__explain_source *source);
 
 FSDP__SCOPED_POINTER(fsdp_explanation, fsdp_explanation_free)
-
-#endif

@@ -1,7 +1,6 @@
 /* json_value.h - JSON values for explanations and comparisons. If memory runs out for any value, the whole becomes
  * NULL, up to the outermost value. */
-#ifndef EXPLAIN_JSON_VALUE_H
-#define EXPLAIN_JSON_VALUE_H
+#pragma once
 
 #include <jansson.h>
 #include <stdio.h>
@@ -30,5 +29,3 @@ json_t *fsdp__explanation_object(const fsdp_explanation *e);
 
 /* Prints the whole value, and takes it over. */
 fsdp_status fsdp__json_print(json_t *value, FILE *out);
-
-#endif

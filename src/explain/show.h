@@ -1,6 +1,5 @@
 /* show.h - what the formats of an explanation have in common. */
-#ifndef EXPLAIN_SHOW_H
-#define EXPLAIN_SHOW_H
+#pragma once
 
 #include "fsdp/explain.h"
 
@@ -33,5 +32,3 @@ const char *fsdp__bytes_text(double bytes, char *text, size_t text_bytes);
 
 void fsdp__picture_parts(const fsdp_explanation *e, FILE *out);
 void fsdp__picture_lives(const fsdp_explanation *e, FILE *out);
-
-#endif

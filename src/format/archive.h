@@ -1,6 +1,5 @@
 /* archive.h - a zip archive: its members by name, and ranges of their bytes. */
-#ifndef FORMAT_ARCHIVE_H
-#define FORMAT_ARCHIVE_H
+#pragma once
 
 #include "fsdp/status.h"
 
@@ -19,5 +18,3 @@ fsdp_status fsdp__archive_size(fsdp__archive *archive, int64_t member, uint64_t 
 /* Reads bytes [offset, offset + bytes) of a member. A compressed member is read from its beginning for that, unless the
  * last read of it ended at `offset`. */
 fsdp_status fsdp__archive_read(fsdp__archive *archive, int64_t member, uint64_t offset, void *out, size_t bytes);
-
-#endif

@@ -1,6 +1,5 @@
 /* event_file.h - the event files that TensorBoard reads: records of values, each under a tag and a step. */
-#ifndef FORMAT_EVENT_FILE_H
-#define FORMAT_EVENT_FILE_H
+#pragma once
 
 #include "base/directory.h"
 
@@ -31,5 +30,3 @@ fsdp_status fsdp__event_file_create(const fsdp__directory *folder, int64_t first
 fsdp_status fsdp__event_file_add(fsdp__event_file *file, int64_t step, const fsdp__event_value *values, size_t count);
 /* Closes the file and frees it; NULL is allowed. */
 fsdp_status fsdp__event_file_close(fsdp__event_file *file);
-
-#endif

@@ -1,7 +1,6 @@
 /* file_list.h - names of files with what they contain: the list that an export leaves behind, and the files that a
  * journal moves. */
-#ifndef FORMAT_FILE_LIST_H
-#define FORMAT_FILE_LIST_H
+#pragma once
 
 #include <jansson.h>
 
@@ -36,5 +35,3 @@ fsdp_status fsdp__file_list_save(const fsdp__file_list *list, const fsdp__direct
 /* Loads the folder's list; it is empty when the folder has none, and `*out_found` says whether it has one. A list that
  * may be another user's is refused. */
 fsdp_status fsdp__file_list_load(fsdp__file_list *list, const fsdp__directory *folder, bool *out_found);
-
-#endif

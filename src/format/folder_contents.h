@@ -1,6 +1,5 @@
 /* folder_contents.h - what may be replaced in a folder, and what belongs to somebody else. */
-#ifndef FORMAT_FOLDER_CONTENTS_H
-#define FORMAT_FOLDER_CONTENTS_H
+#pragma once
 
 #include "format/file_list.h"
 
@@ -18,5 +17,3 @@ fsdp_status fsdp__contents_check(const fsdp__content_rules *rules);
 fsdp_status fsdp__contents_check_new(const fsdp__content_rules *rules, const fsdp__file_list *fresh);
 /* Adds the listed files that are still as the export left them and that no new file replaces. */
 fsdp_status fsdp__contents_gone(const fsdp__content_rules *rules, const fsdp__file_list *fresh, fsdp__file_list *gone);
-
-#endif

@@ -1,6 +1,5 @@
 /* free_space.h - checks whether files of given sizes can be written where a folder is. */
-#ifndef FORMAT_FREE_SPACE_H
-#define FORMAT_FREE_SPACE_H
+#pragma once
 
 #include "format/file_list.h"
 
@@ -10,5 +9,3 @@ uint64_t fsdp__room_needed(const fsdp__file_list *files, uint64_t block);
 fsdp_status fsdp__room_free(const char *folder, double *out);
 /* Checks the free space for all of them, and the file system's and the process's limits for the largest. */
 fsdp_status fsdp__room_check(const char *folder, const fsdp__file_list *files);
-
-#endif

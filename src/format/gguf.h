@@ -2,8 +2,7 @@
  *
  * The reader checks all that it reads, and names file and key or tensor in errors. Tensors are float32, float16,
  * bfloat16 or q8_0: blocks of 32 along a row, each a float16 scale and 32 signed bytes. */
-#ifndef FORMAT_GGUF_H
-#define FORMAT_GGUF_H
+#pragma once
 
 #include "fsdp/status.h"
 
@@ -133,5 +132,3 @@ void fsdp__gguf_add_tensor(fsdp__gguf_header *header, const char *name, int ndim
 /* Sets the counts, and aligns the end, where the tensors' bytes begin. Fails if anything before has failed. */
 fsdp_status fsdp__gguf_header_finish(fsdp__gguf_header *header);
 void fsdp__gguf_header_release(fsdp__gguf_header *header);
-
-#endif

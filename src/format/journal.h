@@ -3,8 +3,7 @@
  * The new files lie in <staging>/new, on disk. Then a journal with their names is put into the folder, and from there
  * on any process that finds it can finish the replacement: the old files are moved to <staging>/old, the new ones to
  * their places, and the journal is removed. Until then the folder holds neither model, and readers refuse it. */
-#ifndef FORMAT_JOURNAL_H
-#define FORMAT_JOURNAL_H
+#pragma once
 
 #include "format/file_list.h"
 
@@ -38,5 +37,3 @@ fsdp_status fsdp__journal_finish(const fsdp__journal *journal, const fsdp__direc
 /* Moves everything back, and removes the journal. */
 fsdp_status fsdp__journal_undo(const fsdp__journal *journal, const fsdp__directory *folder,
                                const fsdp__directory *staging);
-
-#endif

@@ -1,6 +1,5 @@
 /* json.h - reads JSON text, with errors that name file and key. */
-#ifndef FORMAT_JSON_H
-#define FORMAT_JSON_H
+#pragma once
 
 #include <jansson.h>
 
@@ -53,5 +52,3 @@ fsdp_status fsdp__json_child(const fsdp__json_object *from, const char *key, fsd
 /* Returns the shortest decimal that reads back as this float, as a double: it prints as people write it (1e-05,
  * 0.02). */
 double fsdp__json_shortest(float value);
-
-#endif

@@ -2,8 +2,7 @@
  * standard it takes NaN, Infinity, -Infinity, numbers of any size, halves of surrogate pairs, a key given twice (the
  * last counts), and any depth. Nothing is built and no number is computed: one pass finds one member, or makes a text
  * that jansson takes. The caller checks that the text is UTF-8. */
-#ifndef FORMAT_JSON_SCAN_H
-#define FORMAT_JSON_SCAN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -63,5 +62,3 @@ fsdp_status fsdp__json_find_no_text(const char *text, size_t bytes, const char *
  * doubles, half a surrogate pair and \u0000 become U+FFFD. A byte order mark at the beginning is left out. The caller
  * fsdp__free's `*out`. `path` is for the message, which has line and column. */
 fsdp_status fsdp__json_to_strict(const char *path, const char *text, size_t bytes, char **out, size_t *out_bytes);
-
-#endif

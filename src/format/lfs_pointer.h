@@ -1,6 +1,5 @@
 /* lfs_pointer.h - the few lines that stand for a file in a clone that was made without Git LFS. */
-#ifndef FORMAT_LFS_POINTER_H
-#define FORMAT_LFS_POINTER_H
+#pragma once
 
 #include <stddef.h>
 
@@ -8,5 +7,3 @@
 
 /* Fails where these are the bytes of a pointer. */
 fsdp_status fsdp__lfs_pointer_refuse(const char *path, const void *data, size_t bytes);
-
-#endif

@@ -3,8 +3,7 @@
  * A pickle is a program for a machine with a stack: its writer may call any function of its reader. Here it can only
  * make values. Only the opcodes that torch.save needs are known, and only the names in the list below; anything else
  * ends the reading, before it is looked up anywhere. A call is a value too: which name, with what arguments. */
-#ifndef FORMAT_PICKLE_H
-#define FORMAT_PICKLE_H
+#pragma once
 
 #include "fsdp/status.h"
 
@@ -76,5 +75,3 @@ void fsdp__pickle_release(fsdp__pickle *pickle);
 
 /* Returns item `index` of a value with items, NULL beyond the last; it walks the list. */
 const fsdp__pickle_value *fsdp__pickle_item(const fsdp__pickle *pickle, const fsdp__pickle_value *value, int64_t index);
-
-#endif

@@ -15,8 +15,7 @@
  * A publication leaves a list of its files (file_list.h). A folder whose list still matches is replaced: listed files
  * are removed, others stay. Any other folder that is not empty is refused, or, if overwriting is asked for, loses the
  * files that have names of new ones and nothing else. */
-#ifndef FORMAT_PUBLISH_H
-#define FORMAT_PUBLISH_H
+#pragma once
 
 #include "base/directory.h"
 #include "format/file_list.h"
@@ -77,5 +76,3 @@ void fsdp__publication_free(fsdp__publication *p);
 
 /* Finishes a replacement that was interrupted; *out_finished says whether there was one. */
 fsdp_status fsdp__publish_repair(const char *folder, bool *out_finished);
-
-#endif

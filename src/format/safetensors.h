@@ -2,8 +2,7 @@
  *
  * A file is 8 bytes of little-endian header length, a JSON object {"name": {"dtype", "shape", "data_offsets"}}, and
  * data that the tensors cover without gap or overlap. */
-#ifndef FORMAT_SAFETENSORS_H
-#define FORMAT_SAFETENSORS_H
+#pragma once
 
 #include "base/compiler.h"
 #include "fsdp/format.h"
@@ -62,5 +61,3 @@ const char *fsdp__weights_hint(const char *folder, char *text, size_t text_bytes
 
 FSDP__SCOPED_POINTER(fsdp_safetensors, fsdp_safetensors_close)
 FSDP__SCOPED_POINTER(fsdp_weights, fsdp_weights_close)
-
-#endif

@@ -1,6 +1,5 @@
 /* sentencepiece.h - reads a tokenizer.model, as SentencePiece writes it. */
-#ifndef FORMAT_SENTENCEPIECE_H
-#define FORMAT_SENTENCEPIECE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -46,5 +45,3 @@ typedef struct fsdp__scored_piece {
     int64_t id;
 } fsdp__scored_piece;
 int fsdp__by_score(const void *a, const void *b);
-
-#endif

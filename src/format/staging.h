@@ -1,8 +1,7 @@
 /* staging.h - a folder in which something new is prepared, held by a lock: the holder can be identified, and what a
  * dead process left can be told from what is in use. It belongs to this user, and nobody else can look into it or
  * change it: so it may lie where others may write. */
-#ifndef FORMAT_STAGING_H
-#define FORMAT_STAGING_H
+#pragma once
 
 #include "base/directory.h"
 
@@ -28,5 +27,3 @@ fsdp_status fsdp__staging_clear(const fsdp__staging *staging);
 fsdp_status fsdp__staging_remove(fsdp__staging *staging);
 /* Releases the lock and leaves the folder: its journal needs it. */
 void fsdp__staging_leave(fsdp__staging *staging);
-
-#endif

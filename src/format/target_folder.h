@@ -1,6 +1,5 @@
 /* target_folder.h - the folder that a name stands for, whether it exists or not. */
-#ifndef FORMAT_TARGET_FOLDER_H
-#define FORMAT_TARGET_FOLDER_H
+#pragma once
 
 #include "base/directory.h"
 
@@ -22,5 +21,3 @@ void fsdp__target_release(fsdp__target *target);
 bool fsdp__same_folder(const char *a, const char *b);
 /* Returns whether a link in folder `from` leads to something in folder `to`. */
 bool fsdp__leads_into(const char *from, const char *to);
-
-#endif

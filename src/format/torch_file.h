@@ -7,8 +7,7 @@
  *
  * Tensors may be any views: several of one storage, transposed, with elements left out. It does not read archives of
  * TorchScript, the format before PyTorch 1.6 (a pickle without an archive), and tar files. */
-#ifndef FORMAT_TORCH_FILE_H
-#define FORMAT_TORCH_FILE_H
+#pragma once
 
 #include "fsdp/tensor.h"
 
@@ -36,5 +35,3 @@ const fsdp__torch_tensor *fsdp__torch_file_at(const fsdp__torch_file *file, int6
  * time where its elements do not lie in row-major order. */
 fsdp_status fsdp__torch_file_read(fsdp__torch_file *file, const fsdp__torch_tensor *tensor, int64_t first,
                                   int64_t numel, void *out);
-
-#endif

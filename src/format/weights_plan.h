@@ -1,6 +1,5 @@
 /* weights_plan.h - where each tensor goes in the safetensors files that are to be written. */
-#ifndef FORMAT_WEIGHTS_PLAN_H
-#define FORMAT_WEIGHTS_PLAN_H
+#pragma once
 
 #include "fsdp/format.h"
 
@@ -24,5 +23,3 @@ typedef struct fsdp__save_plan {
 fsdp_status fsdp__save_plan_create(const fsdp_safetensors_entry *entries, int64_t count, uint64_t limit_bytes,
                                    fsdp__save_plan *out);
 void fsdp__save_plan_release(fsdp__save_plan *plan);
-
-#endif

@@ -1,6 +1,5 @@
 /* generate.h - the choice of one token, which the layer's files and its tests share. */
-#ifndef GENERATE_GENERATE_H
-#define GENERATE_GENERATE_H
+#pragma once
 
 #include "fsdp/generate.h"
 
@@ -12,5 +11,3 @@ typedef struct fsdp__candidate {
 } fsdp__candidate;
 fsdp_status fsdp__sample(const float *logits, int64_t vocab_size, const fsdp_generate_options *options, float draw,
                          fsdp__candidate *scratch, int32_t *out);
-
-#endif

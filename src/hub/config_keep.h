@@ -1,6 +1,5 @@
 /* config_keep.h - parts of config_keep.c, for its tests, and what it shares with config_write.c. */
-#ifndef HUB_CONFIG_KEEP_H
-#define HUB_CONFIG_KEEP_H
+#pragma once
 
 #include <jansson.h>
 
@@ -12,5 +11,3 @@ json_t *fsdp__config_object(const fsdp_model_config *config, fsdp_dtype dtype);
  * free() `*out`. */
 fsdp_status fsdp__config_change(const char *path, const char *text, size_t bytes, const fsdp_model_config *config,
                                 fsdp_dtype dtype, char **out);
-
-#endif

@@ -1,6 +1,5 @@
 /* config_parts.h - what the files that read and write config.json share. */
-#ifndef HUB_CONFIG_PARTS_H
-#define HUB_CONFIG_PARTS_H
+#pragma once
 
 #include "format/json.h"
 #include "fsdp/models.h"
@@ -47,5 +46,3 @@ static inline void fsdp__config_put_bool(fsdp__config_writer *w, const char *key
 
 /* Writes the rotary positions in the older and the newer style. */
 void fsdp__config_put_rope(fsdp__config_writer *w, const fsdp_model_config *config);
-
-#endif

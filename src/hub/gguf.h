@@ -4,8 +4,7 @@
  * Mistral and SmolLM3 are in the file's order, where the two elements that rotate together lie side by side; GPT-2's
  * matrices are transposed; Gemma's norms are what they multiply by; a tied head is left out. Vectors and GPT-2's
  * positions are float32 whatever the type of the matrices. */
-#ifndef HUB_GGUF_H
-#define HUB_GGUF_H
+#pragma once
 
 #include "format/gguf.h"
 #include "fsdp/models.h"
@@ -38,5 +37,3 @@ fsdp_status fsdp__gguf_load(const fsdp__gguf *file, const fsdp_model_config *con
 fsdp_status fsdp__gguf_put_tokenizer(fsdp__gguf_header *header, const char *folder, const fsdp_model_config *config);
 /* Gives tokenizer.json and tokenizer_config.json of a file; fsdp__free them. NULL if the file has no tokenizer. */
 fsdp_status fsdp__gguf_tokenizer(const fsdp__gguf *file, char **json, char **config_json);
-
-#endif

@@ -1,6 +1,5 @@
 /* gguf_names.h - where a parameter lies in a file of llama.cpp, and how its rows are ordered there. */
-#ifndef HUB_GGUF_NAMES_H
-#define HUB_GGUF_NAMES_H
+#pragma once
 
 #include "hub/gguf.h"
 
@@ -57,5 +56,3 @@ void fsdp__gguf_reorder(const fsdp__gguf_place *place, const int64_t *shape, int
                         float *to);
 /* Computes what llama3's scaling divides the rotary frequencies by: head_dim / 2 of them. */
 void fsdp__gguf_rope_factors(const fsdp_model_config *config, float *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* gguf_tokenizer.h - what the files that write and read tokenizers of llama.cpp share. */
-#ifndef HUB_GGUF_TOKENIZER_H
-#define HUB_GGUF_TOKENIZER_H
+#pragma once
 
 #include "format/json.h"
 #include "format/sentencepiece.h"
@@ -64,5 +63,3 @@ typedef struct fsdp__gguf_splitting {
 
 /* Finds a way of splitting by llama.cpp's name; NULL: there is none. */
 const fsdp__gguf_splitting *fsdp__gguf_splitting_named(const char *pre);
-
-#endif

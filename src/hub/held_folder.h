@@ -1,6 +1,5 @@
 /* held_folder.h - a folder that is held for a model, and what will be written into it. */
-#ifndef HUB_HELD_FOLDER_H
-#define HUB_HELD_FOLDER_H
+#pragma once
 
 #include "base/compiler.h"
 #include "format/publish.h"
@@ -35,5 +34,3 @@ bool fsdp__hub_has_tokenizer(const char *folder);
 fsdp_status fsdp__hub_list_tokenizer(const char *folder, fsdp__file_list *list);
 
 FSDP__SCOPED_POINTER(fsdp_hub_hold, fsdp__hub_hold_free)
-
-#endif

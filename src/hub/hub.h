@@ -1,6 +1,5 @@
 /* hub.h - parts of model folders that the files of this layer and its tests share. */
-#ifndef HUB_HUB_H
-#define HUB_HUB_H
+#pragma once
 
 #include <jansson.h>
 
@@ -107,5 +106,3 @@ void fsdp__hub_hold_free(fsdp_hub_hold *hold); /* NULL is allowed */
  * it. [collective] */
 fsdp_status fsdp__hub_save_held(fsdp_hub_hold *hold, const fsdp_state_dict *state, const fsdp_model_config *config,
                                 fsdp_dtype dtype, fsdp_process_group *group, uint64_t limit_bytes);
-
-#endif

@@ -1,7 +1,6 @@
 /* mismatch.h - tells how existing tensors differ from the parameters of a model, and what usually causes that. The
  * tensors are those of a folder's files, or of a checkpoint's section. */
-#ifndef HUB_MISMATCH_H
-#define HUB_MISMATCH_H
+#pragma once
 
 #include "base/text.h"
 #include "fsdp/models.h"
@@ -37,5 +36,3 @@ bool fsdp__mismatch_fits(fsdp__mismatch *m, const fsdp_state_dict_entry *entry, 
                          const int64_t *shape);
 /* Returns one error for all that was noted; FSDP_OK if there was nothing, or, with `partial`, no wrong shape. */
 fsdp_status fsdp__mismatch_status(fsdp__mismatch *m, bool partial);
-
-#endif

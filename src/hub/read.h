@@ -1,7 +1,6 @@
 /* read.h - reads elements of a folder's weights into the parts that this rank holds, a window at a time: besides the
  * parts themselves no more than a window or two is in memory. */
-#ifndef HUB_READ_H
-#define HUB_READ_H
+#pragma once
 
 #include "fsdp/format.h"
 #include "fsdp/state.h"
@@ -30,5 +29,3 @@ fsdp_status fsdp__hub_read_part(fsdp__hub_reader *reader, const fsdp_state_dict_
  * of the entry. With a group, its rank 0 compares them as a whole. */
 fsdp_status fsdp__hub_compare_part(fsdp__hub_reader *reader, const fsdp_state_dict_entry *entry,
                                    const fsdp_weights_entry *a, const fsdp_weights_entry *b, bool *out_same);
-
-#endif

@@ -1,7 +1,6 @@
 /* by_name.h - ranks of one machine that were started by torchrun, or by a shell with torchrun's variables: nobody has
  * given them memory to share. */
-#ifndef LAUNCH_BY_NAME_H
-#define LAUNCH_BY_NAME_H
+#pragma once
 
 #include "fsdp/context.h"
 #include "launch/starter.h"
@@ -13,5 +12,3 @@ fsdp_status fsdp__join_by_name(const fsdp__starter *starter, const fsdp_context_
 /* Tells the ranks that come within two seconds why this rank cannot join. If rank 0 knows it `alone`, it goes on for
  * ten seconds, or for half as long as they would wait if that is less. [blocks] */
 void fsdp__refuse_by_name(const fsdp__starter *starter, const char *why, bool alone);
-
-#endif

@@ -1,7 +1,6 @@
 /* descriptors.h - keeps file descriptors 0 to 2 in use, so that nothing else ever gets one of these numbers: otherwise
  * what is printed could be written into another file. */
-#ifndef LAUNCH_DESCRIPTORS_H
-#define LAUNCH_DESCRIPTORS_H
+#pragma once
 
 #include "fsdp/status.h"
 
@@ -10,5 +9,3 @@
 fsdp_status fsdp__take_standard_descriptors(unsigned *taken);
 /* Closes these descriptors again. */
 void fsdp__give_standard_descriptors(unsigned taken);
-
-#endif

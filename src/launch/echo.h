@@ -3,8 +3,7 @@
  *
  * Whoever has got the first one waits for the next for as long as the function below says. What comes within that wait
  * and is the same signal is an echo, however late the process gets a core to see it. */
-#ifndef LAUNCH_ECHO_H
-#define LAUNCH_ECHO_H
+#pragma once
 
 #include <stdint.h>
 
@@ -21,5 +20,3 @@ static inline int64_t fsdp__echo_left_ns(int64_t first_ns)
 
     return FSDP__MAX(left, 0);
 }
-
-#endif

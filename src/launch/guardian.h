@@ -1,6 +1,5 @@
 /* guardian.h - ends the processes that ranks have started when the launcher cannot, because it was killed. */
-#ifndef LAUNCH_GUARDIAN_H
-#define LAUNCH_GUARDIAN_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -25,5 +24,3 @@ void fsdp__guardian_forget(int fd, pid_t group);
  * that it still watches, unless somebody has killed the guardian: then its `fd` has shown POLLHUP. Does nothing if
  * there is no guardian. */
 void fsdp__guardian_end(fsdp__guardian *guardian);
-
-#endif

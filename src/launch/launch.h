@@ -1,6 +1,5 @@
 /* launch.h - the parts of launching: environment, starting, watching. */
-#ifndef LAUNCH_LAUNCH_INTERNAL_H
-#define LAUNCH_LAUNCH_INTERNAL_H
+#pragma once
 
 #include <signal.h>
 #include <stdbool.h>
@@ -88,5 +87,3 @@ int fsdp__exit_status(int status);
 /* Writes "rank 1 was killed by signal 9 (Killed)", and what that may mean where it was not the user's doing.
  * `oom_kills` is what fsdp__oom_kills returned before. */
 void fsdp__describe_ending(int rank, int status, long long oom_kills, char *text, size_t text_bytes);
-
-#endif

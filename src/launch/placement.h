@@ -1,6 +1,5 @@
 /* placement.h - the cores on which a rank computes: its share of those that the ranks of its machine may use. */
-#ifndef LAUNCH_PLACEMENT_H
-#define LAUNCH_PLACEMENT_H
+#pragma once
 
 #include <sched.h>
 
@@ -31,5 +30,3 @@ void fsdp__place_choose(const fsdp__seat *seats, int count, int rank, fsdp__plac
 /* Places a rank that fsdp_launch has not started, and so not bound. `threads`: the context's threads stay as they are.
  * [collective] */
 fsdp_status fsdp__place_rank(fsdp_context *context, bool threads);
-
-#endif

@@ -1,6 +1,5 @@
 /* starter.h - who started this process as one rank of several, as the variables of its environment say. */
-#ifndef LAUNCH_STARTER_H
-#define LAUNCH_STARTER_H
+#pragma once
 
 #include "fsdp/status.h"
 
@@ -24,5 +23,3 @@ typedef struct fsdp__starter {
 /* Finds the innermost starter that has left its variables. A variable that is wrong, or contradicts another one, is
  * FSDP_INVALID with its name; ranks on several machines without MPI are FSDP_UNSUPPORTED. */
 fsdp_status fsdp__starter_read(fsdp__starter *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* transports.h - the transports by which processes become ranks of one world. */
-#ifndef LAUNCH_TRANSPORTS_H
-#define LAUNCH_TRANSPORTS_H
+#pragma once
 
 #include "fsdp/launch.h"
 #include "launch/starter.h"
@@ -16,5 +15,3 @@ typedef struct fsdp__transport {
 
 /* Returns the transport for ranks that were started in this way; NULL: nobody started them. */
 const fsdp__transport *fsdp__transport_of(fsdp__starter_kind kind);
-
-#endif

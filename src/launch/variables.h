@@ -1,6 +1,5 @@
 /* variables.h - reads numbers from the environment. */
-#ifndef LAUNCH_VARIABLES_H
-#define LAUNCH_VARIABLES_H
+#pragma once
 
 #include "fsdp/status.h"
 
@@ -25,5 +24,3 @@ fsdp_status fsdp__read_number(const char *name, int low, int high, int *out);
 fsdp_status fsdp__read_join_seconds(int *out);
 /* Reads the number of compute threads from OMP_NUM_THREADS; 0: it does not say. */
 fsdp_status fsdp__read_threads(int *out);
-
-#endif

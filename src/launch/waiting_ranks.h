@@ -3,8 +3,7 @@
  *
  * A rank shows itself by an abstract Unix socket. Its name says it all, and /proc/net/unix lists it. Others connect
  * only to learn from the system whose it is. Where there is no such file, a rank sees nobody. */
-#ifndef LAUNCH_WAITING_RANKS_H
-#define LAUNCH_WAITING_RANKS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -33,5 +32,3 @@ typedef struct fsdp__waiting_seen {
 
 /* Looks again. `*seen` is what was seen before; at first, zeros. */
 void fsdp__waiting_ranks_look(const fsdp__waiting_rank *self, fsdp__waiting_seen *seen);
-
-#endif

@@ -1,6 +1,5 @@
 /* models.h - what the architectures share: a body that turns tokens into hidden states, and a head over it. */
-#ifndef MODELS_MODELS_H
-#define MODELS_MODELS_H
+#pragma once
 
 #include "fsdp/models.h"
 #include "nn/layers.h"
@@ -166,5 +165,3 @@ double fsdp__rope_attention_factor(const fsdp_model_config *config);
 int64_t fsdp__mfu_parameters(const fsdp_model_config *config);
 /* Returns whether this parameter is such a table. */
 bool fsdp__is_looked_up(const fsdp_model_config *config, const char *name);
-
-#endif

@@ -1,6 +1,5 @@
 /* layers.h - what the files of the standard layers share. */
-#ifndef NN_LAYERS_H
-#define NN_LAYERS_H
+#pragma once
 
 #include "nn/module.h"
 #include "ops/coded_weight.h"
@@ -97,5 +96,3 @@ uint64_t *fsdp__dropout_seed(fsdp_module *module);
 void fsdp__dropout_set_chunks(fsdp_module *module, fsdp__op_chunks chunks);
 /* Does what the dropout's forward does with a part of its input: the mask is that part of the whole one's. */
 fsdp_tensor *fsdp__dropout_part(fsdp_module *dropout, fsdp_tensor *x, fsdp__op_part part);
-
-#endif

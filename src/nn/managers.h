@@ -1,7 +1,6 @@
 /* managers.h - the hooks of a tree that manage parameters. Bytes, first values and dtype of a managed parameter are not
  * nn's business. */
-#ifndef NN_MANAGERS_H
-#define NN_MANAGERS_H
+#pragma once
 
 #include "fsdp/nn.h"
 
@@ -22,5 +21,3 @@ fsdp_status fsdp__check_not_elsewhere(const fsdp_tensor *parameter, const char *
  * place, which would not know what was done to it. */
 fsdp_status fsdp__check_not_gathered(const fsdp_tensor *parameter, const char *what, const char *module,
                                      const char *name);
-
-#endif

@@ -1,6 +1,5 @@
 /* module.h - internal structures of a module, and the hook slots that the sharding engine fills. */
-#ifndef NN_MODULE_H
-#define NN_MODULE_H
+#pragma once
 
 #include "base/compiler.h"
 #include "fsdp/nn.h"
@@ -167,5 +166,3 @@ fsdp_status fsdp__init_fill(fsdp_device *device, void *data, fsdp_dtype dtype, i
 fsdp_status fsdp__init_tensor(const fsdp_tensor *tensor, fsdp_init init, uint64_t seed, const char *full_name);
 
 FSDP__SCOPED_POINTER(fsdp_module, fsdp_module_unref)
-
-#endif

@@ -1,6 +1,5 @@
 /* module_path.h - names modules and their tensors in messages. */
-#ifndef NN_MODULE_PATH_H
-#define NN_MODULE_PATH_H
+#pragma once
 
 #include "base/context.h"
 #include "nn/module.h"
@@ -33,5 +32,3 @@ fsdp__taker fsdp__module_enter(const fsdp_module *module);
 /* Puts "blocks.0 (Linear): " in front of the message, or the type alone if there is no path, unless the message names a
  * module already. */
 void fsdp__module_say(const fsdp_module *module, fsdp_status status);
-
-#endif

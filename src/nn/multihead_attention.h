@@ -1,7 +1,6 @@
 /* multihead_attention.h - passes masks through modules: as inputs behind the others, with an argument that says which
  * they are. */
-#ifndef NN_MULTIHEAD_ATTENTION_H
-#define NN_MULTIHEAD_ATTENTION_H
+#pragma once
 
 #include "fsdp/layers.h"
 
@@ -14,5 +13,3 @@ void *fsdp__masks_put(const fsdp_attention_masks *masks, fsdp_tensor **inputs, i
 /* Takes the masks out again: they are the last of `count` inputs. `arg` is NULL if there are none. Returns how many
  * there are. */
 int fsdp__masks_take(const void *arg, fsdp_tensor *const *inputs, int count, fsdp_attention_masks *out);
-
-#endif

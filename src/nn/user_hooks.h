@@ -1,6 +1,5 @@
 /* user_hooks.h - hooks of the caller's: fsdp_module_add_hooks. */
-#ifndef NN_USER_HOOKS_H
-#define NN_USER_HOOKS_H
+#pragma once
 
 #include "nn/module.h"
 
@@ -17,5 +16,3 @@ fsdp_status fsdp__backward_hooks_leave(fsdp__backward_call *call, fsdp_tensor **
 void fsdp__backward_call_unref(fsdp__backward_call *call);
 /* Removes from the module's list hooks that were removed while a call of the module ran, once no call runs. */
 void fsdp__module_forget_removed_hooks(fsdp_module *module);
-
-#endif

@@ -1,6 +1,5 @@
 /* broadcast.h - operands of different shapes, broadcast as in PyTorch and NumPy, and functions of two operands. */
-#ifndef OPS_BROADCAST_H
-#define OPS_BROADCAST_H
+#pragma once
 
 #include "ops/op.h"
 
@@ -35,5 +34,3 @@ fsdp_status fsdp__binary_slopes(fsdp__binary_op op, const fsdp_tensor *a, const 
 /* Computes y = mask ? a : b; a number takes the place of a if it is NULL, and 0 that of b. */
 fsdp_status fsdp__where_compute(const fsdp_tensor *mask, const fsdp_tensor *a, double a_scalar, const fsdp_tensor *b,
                                 fsdp_tensor *y);
-
-#endif

@@ -2,8 +2,7 @@
  * and the codes of some of the weight's elements, whole blocks of them. So it is sharded between rows as any parameter
  * is, no block is ever cut, and every world has the same numbers. It is decoded where it is used, and the decoded
  * weight is given up again. */
-#ifndef OPS_CODED_WEIGHT_H
-#define OPS_CODED_WEIGHT_H
+#pragma once
 
 #include "device/kernel_args.h"
 #include "fsdp/tensor.h"
@@ -39,5 +38,3 @@ fsdp_status fsdp__decode_weight(const fsdp__coded_weight *weight, const fsdp_ten
  * backward. The bytes get no gradient. */
 fsdp_tensor *fsdp__coded_linear(fsdp_tensor *x, const fsdp__coded_weight *weight, fsdp_tensor *bytes, fsdp_tensor *bias,
                                 bool conv1d);
-
-#endif

@@ -14,8 +14,7 @@
  *     }
  *
  * Between the two the inputs are not global. Any other operation refuses such inputs in fsdp__op_inputs. */
-#ifndef OPS_GLOBAL_H
-#define OPS_GLOBAL_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -88,5 +87,3 @@ fsdp_tensor *fsdp__global_total(const fsdp__global_call *call, fsdp_tensor *part
 const int64_t *fsdp__global_shape(const fsdp_tensor *tensor);
 /* Sets the last error: the operation has no rule for global inputs. */
 void fsdp__global_refuse(const char *op, const fsdp_tensor *input);
-
-#endif

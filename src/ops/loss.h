@@ -1,7 +1,6 @@
 /* loss.h - what losses share: they make their gradients in the forward; the backward only scales them and passes them
  * on. */
-#ifndef OPS_LOSS_H
-#define OPS_LOSS_H
+#pragma once
 
 #include "ops/op.h"
 
@@ -53,5 +52,3 @@ typedef struct fsdp__chunk_loss {
  * `part`: the weight is whole. */
 fsdp_tensor *fsdp__linear_cross_entropy_part(fsdp_tensor *x, fsdp_tensor *weight, fsdp_tensor *targets,
                                              const fsdp_cross_entropy_options *options, const fsdp__chunk_loss *part);
-
-#endif

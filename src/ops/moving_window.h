@@ -1,6 +1,5 @@
 /* moving_window.h - a window that moves over the last two dimensions of (N,C,H,W), for convolutions and pooling. */
-#ifndef OPS_MOVING_WINDOW_H
-#define OPS_MOVING_WINDOW_H
+#pragma once
 
 #include "ops/op.h"
 
@@ -15,5 +14,3 @@ bool fsdp__window_make(const char *op, const int64_t kernel[2], const int64_t st
                        const int64_t dilation[2], fsdp__window *out);
 /* Gives height and width of the result. Returns false, with a last error, if it would be empty. */
 bool fsdp__window_result(const char *op, const fsdp__window *window, const fsdp_tensor *x, int64_t out[2]);
-
-#endif

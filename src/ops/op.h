@@ -2,8 +2,7 @@
  *
  * An operation checks its arguments (one style of message: "linear: input (2, 3) does not fit weight (4, 5)"), makes
  * its output in the scope, launches its kernels on the device's stream and records itself. */
-#ifndef OPS_OP_H
-#define OPS_OP_H
+#pragma once
 
 #include "autograd/autograd.h"
 #include "device/device.h"
@@ -161,5 +160,3 @@ fsdp_status fsdp__gemm_gelu(fsdp__matrix a, fsdp__matrix b, fsdp_tensor *bias, f
 fsdp_status fsdp__gemm_gelu_gradient(fsdp__matrix a, fsdp__matrix b, fsdp_tensor *c, fsdp_tensor *before);
 /* Returns whether the device adds up that operand as it multiplies. */
 bool fsdp__gemm_sums(fsdp__matrix a, fsdp__matrix b, const fsdp_tensor *c, const fsdp_tensor *sums, bool of_b);
-
-#endif

@@ -1,6 +1,5 @@
 /* optim.h - internal structures and functions of an optimizer. */
-#ifndef OPTIM_OPTIM_H
-#define OPTIM_OPTIM_H
+#pragma once
 
 #include "fsdp/optim.h"
 
@@ -197,5 +196,3 @@ fsdp_status fsdp__optimizer_add_step(fsdp_state_dict *state, const fsdp__optimiz
                                      int64_t steps);
 
 FSDP__SCOPED_POINTER(fsdp_optimizer, fsdp_optimizer_free)
-
-#endif

@@ -3,8 +3,7 @@
  *
  * A flat parameter has an *original* for each of them, a parameter without a life of its own: while originals are open,
  * their moments are views of the flat parameter's, and their steps are its steps. */
-#ifndef OPTIM_ORIGINALS_H
-#define OPTIM_ORIGINALS_H
+#pragma once
 
 #include "optim/optim.h"
 
@@ -18,5 +17,3 @@ fsdp_status fsdp__originals_open(const fsdp_optimizer *optimizer, bool make);
  * without get zeros. Returns FSDP_INVALID if originals have taken different numbers of steps; the state then is as it
  * was loaded, with the first one's number. */
 fsdp_status fsdp__originals_close(const fsdp_optimizer *optimizer, bool taken);
-
-#endif

@@ -1,6 +1,5 @@
 /* param_groups.h - the options of an optimizer's groups as state of their parameters, and the keys of such state. */
-#ifndef OPTIM_PARAM_GROUPS_H
-#define OPTIM_PARAM_GROUPS_H
+#pragma once
 
 #include "optim/optim.h"
 
@@ -16,5 +15,3 @@ bool fsdp__optimizer_split_key(const char *name, fsdp__optimizer_key *out);
 bool fsdp__optimizer_has_option(const fsdp_optimizer *optimizer, const char *name);
 /* Sets the options that `state` has. With `check` it only checks whether they can be set. */
 fsdp_status fsdp__optimizer_load_groups(fsdp_optimizer *optimizer, const fsdp_state_dict *state, bool check);
-
-#endif

@@ -1,7 +1,6 @@
 /* partition.h - assigns whole parameters to the ranks that step them, if an optimizer's state is partitioned among
  * ranks (ZeRO-1 by whole parameters). */
-#ifndef OPTIM_PARTITION_H
-#define OPTIM_PARTITION_H
+#pragma once
 
 #include "optim/optim.h"
 
@@ -26,5 +25,3 @@ void fsdp__partition_forget(fsdp_optimizer *optimizer);
 fsdp_status fsdp__partition_publish(const fsdp_optimizer *optimizer);
 /* Aborts the world if this rank has failed where its peers are about to communicate. Returns `status`. */
 fsdp_status fsdp__partition_abort(const fsdp_optimizer *optimizer, fsdp_status status);
-
-#endif

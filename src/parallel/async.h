@@ -5,8 +5,7 @@
  * Results are those of a gather and products, or a product and a reduce-scatter, one after the other, and so are the
  * bytes that are sent; a collective becomes as many calls as there are pieces. Sums over ranks are the same bits. A
  * product of some of the rows may be computed in another way than that of all of them, which can change last bits. */
-#ifndef PARALLEL_ASYNC_H
-#define PARALLEL_ASYNC_H
+#pragma once
 
 #include "parallel/plan.h"
 
@@ -24,5 +23,3 @@ fsdp_status fsdp__gathered_linears(fsdp__tp_plan *plan, fsdp_tensor *x, int dim,
 /* Returns this rank's part, in dimension `dim`, of the sum over ranks of the linear layer, which has no bias:
  * x (..,T,..,I) -> (..,T/N,..,O). [collective] */
 fsdp_tensor *fsdp__scattered_linear(fsdp__tp_plan *plan, fsdp_tensor *x, int dim, fsdp__linear_weight layer);
-
-#endif

@@ -1,7 +1,6 @@
 /* chunks.h - how a sequence is cut over ranks: in 2 W equal chunks, of which rank r has chunk r and then the one that
  * is as far from the end. */
-#ifndef PARALLEL_CHUNKS_H
-#define PARALLEL_CHUNKS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -16,5 +15,3 @@ static inline int64_t fsdp__chunk_place(int64_t ranks, int64_t number)
 {
     return number < ranks ? 2 * number : 2 * (2 * ranks - 1 - number) + 1;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* context_parallel.h - calls of models whose sequences may be cut over ranks, with tokens that the host has. */
-#ifndef PARALLEL_CONTEXT_PARALLEL_H
-#define PARALLEL_CONTEXT_PARALLEL_H
+#pragma once
 
 #include "fsdp/nn.h"
 
@@ -15,5 +14,3 @@ typedef struct fsdp__host_call {
 /* Calls any model so, and returns the loss, or losses. If its sequences are cut, they are cut on the host, which then
  * need not wait to read them. Values are right: nobody looks. [collective] where the model's call is */
 fsdp_tensor *fsdp__call_from_host(fsdp_module *model, const fsdp__host_call *call);
-
-#endif

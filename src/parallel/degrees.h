@@ -1,6 +1,5 @@
 /* degrees.h - over how many ranks layers and sequences may be cut: what can be said before there is a rank. */
-#ifndef PARALLEL_DEGREES_H
-#define PARALLEL_DEGREES_H
+#pragma once
 
 #include "fsdp/models.h"
 
@@ -18,5 +17,3 @@ fsdp_status fsdp__check_heads(fsdp__degree tensors, const fsdp_model_config *con
                               const char *kv_heads);
 /* Checks that sequences of this length can be cut over so many ranks; `what` names the length. `key` may be NULL. */
 fsdp_status fsdp__check_cut_length(const char *what, int64_t length, fsdp__degree sequences);
-
-#endif

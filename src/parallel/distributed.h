@@ -1,6 +1,5 @@
 /* distributed.h - distributed tensors that operations know as whole ones, and changes of their placements. */
-#ifndef PARALLEL_DISTRIBUTED_H
-#define PARALLEL_DISTRIBUTED_H
+#pragma once
 
 #include "dist/dist.h"
 
@@ -13,5 +12,3 @@ fsdp_status fsdp__make_global(fsdp_tensor *part, const fsdp_distribution *distri
 /* Returns the part of a distributed tensor under other placements, of the scope, with a gradient; it has the
  * distribution, and is not global. Returns the tensor itself, or an alias of it, if nothing changes. */
 fsdp_tensor *fsdp__redistributed(fsdp_tensor *tensor, const fsdp_placement *placements);
-
-#endif

@@ -3,8 +3,7 @@
  * Dimensions that run together have one label: those of a matrix product are m, k and n in (m,k) x (k,n) -> (m,n). A
  * mesh dimension may cut one label: then every input that has it must be cut there, and so is the result. If the result
  * does not have it, the operation adds up over it, and each rank has a contribution. */
-#ifndef PARALLEL_LABELS_H
-#define PARALLEL_LABELS_H
+#pragma once
 
 #include "ops/global.h"
 
@@ -33,5 +32,3 @@ typedef struct fsdp__labels {
 /* Finds the labels of a call. `cuts` are the numbers of parts of the first input's dimensions. Fails if shapes do not
  * fit. Makes dimensions of the call positive, and sets `reduced`. */
 fsdp_status fsdp__find_labels(fsdp__global_call *call, const int64_t *cuts, fsdp__labels *out);
-
-#endif

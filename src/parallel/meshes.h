@@ -1,6 +1,5 @@
 /* meshes.h - the meshes of a world in which ranks share layers and sequences, beside FSDP. */
-#ifndef PARALLEL_MESHES_H
-#define PARALLEL_MESHES_H
+#pragma once
 
 #include "fsdp/dist.h"
 
@@ -21,5 +20,3 @@ typedef struct fsdp__parallel_meshes {
 fsdp_status fsdp__parallel_meshes_create(fsdp_context *context, const fsdp__parallel_degrees *degrees,
                                          fsdp__parallel_meshes *out);
 void fsdp__parallel_meshes_release(fsdp__parallel_meshes *meshes);
-
-#endif

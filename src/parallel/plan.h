@@ -1,7 +1,6 @@
 /* plan.h - how a plan is applied: entries become jobs (match.c), jobs are checked and say which parameters they place
  * (styles.c), all ranks agree, and then everything changes at once (parallelize.c). */
-#ifndef PARALLEL_PLAN_H
-#define PARALLEL_PLAN_H
+#pragma once
 
 #include "fsdp/parallelize.h"
 #include "nn/layers.h"
@@ -201,5 +200,3 @@ fsdp_tensor *fsdp__vocabulary_loss(const fsdp__applied *applied, fsdp_tensor *x,
                                    fsdp_tensor *targets, const fsdp_cross_entropy_options *options);
 
 FSDP__SCOPED_POINTER(fsdp__tp_plan, fsdp__tp_unref)
-
-#endif

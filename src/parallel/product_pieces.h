@@ -9,8 +9,7 @@
  *
  * On the wire a piece is as many boxes (o,s,mid,C) as there are ranks, padded where parts are uneven. Products read
  * gathered boxes, and write those that are to be reduced, so nothing is packed for a reduction. */
-#ifndef PARALLEL_PRODUCT_PIECES_H
-#define PARALLEL_PRODUCT_PIECES_H
+#pragma once
 
 #include "ops/op.h"
 #include "parallel/side_stream.h"
@@ -53,4 +52,3 @@ fsdp_status fsdp__gather_and_multiply(fsdp__pieces *p, fsdp_tensor *part, const 
 fsdp_status fsdp__multiply_and_scatter(fsdp__pieces *p, const fsdp__factor *factors, int count,
                                        const fsdp_tensor *part);
 fsdp_status fsdp__scattered(fsdp__pieces *p, fsdp_tensor *part);
-#endif

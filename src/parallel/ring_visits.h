@@ -3,8 +3,7 @@
  * With a side stream the next turn is on its way while one is computed, and what the last one has made is added up: a
  * rank holds the keys and values of two other ranks, and has sent gradients of two. Without a side stream each comes
  * when it is its turn, and a rank holds those of one. */
-#ifndef PARALLEL_RING_VISITS_H
-#define PARALLEL_RING_VISITS_H
+#pragma once
 
 #include "parallel/side_stream.h"
 #include "tensor/tensor.h"
@@ -45,5 +44,3 @@ fsdp_status fsdp__visit_end(const fsdp__visits *visits, int64_t of);
 fsdp_status fsdp__visit_add_up(const fsdp__visitors *visitors, int64_t of, const fsdp_tensor *made, fsdp_tensor *sums);
 /* Waits for the last sums of what lies at a place, if there were any. */
 fsdp_status fsdp__visit_await_sums(const fsdp__visitors *visitors, int64_t place, const fsdp_tensor *sums);
-
-#endif

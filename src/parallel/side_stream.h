@@ -2,8 +2,7 @@
  * other.
  *
  * A NULL side is the device's stream itself: what travels runs in its turn, and nobody waits. */
-#ifndef PARALLEL_SIDE_STREAM_H
-#define PARALLEL_SIDE_STREAM_H
+#pragma once
 
 #include "autograd/autograd.h"
 #include "fsdp/comm.h"
@@ -52,5 +51,3 @@ fsdp_status fsdp__route_record(const fsdp__traits *traits, const fsdp__op *op, f
                                int input_count, fsdp_tensor *const *outputs, int output_count,
                                fsdp_tensor *const *saved, int saved_count, const void *state, size_t state_bytes);
 void fsdp__route_free(void *state);
-
-#endif

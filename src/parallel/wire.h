@@ -2,8 +2,7 @@
  *
  * The results are new tensors of the scope, contiguous; NULL and a last error on failure. In a group of one rank they
  * are views of the input. Dimensions are not negative. */
-#ifndef PARALLEL_WIRE_H
-#define PARALLEL_WIRE_H
+#pragma once
 
 #include "fsdp/dist.h"
 #include "tensor/tensor.h"
@@ -31,5 +30,3 @@ fsdp_status fsdp__wire_reduce_part(const fsdp_tensor *x, fsdp_tensor *sums, int 
 fsdp_status fsdp__wire_exchange(const fsdp_tensor *from, fsdp_tensor *to, fsdp_process_group *group);
 /* Returns this rank's part of x, a view. */
 fsdp_tensor *fsdp__wire_slice(fsdp_tensor *x, int dim, fsdp_process_group *group);
-
-#endif

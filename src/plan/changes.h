@@ -1,6 +1,5 @@
 /* changes.h - what a run on paper would better have otherwise: changes of its config, each tried by a dry run. */
-#ifndef PLAN_CHANGES_H
-#define PLAN_CHANGES_H
+#pragma once
 
 #include "plan/planned.h"
 
@@ -81,5 +80,3 @@ const char *fsdp__change_text(const fsdp__changes *changes, char *text, size_t b
 fsdp_status fsdp__changes_print(const fsdp__changes *changes, FILE *out);
 /* Prints the explanation as JSON, with the changes. */
 fsdp_status fsdp__changes_json(const fsdp__changes *changes, const fsdp_explanation *e, FILE *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* draft_moves.h - changes of a draft, from which a search chooses those that help. */
-#ifndef PLAN_DRAFT_MOVES_H
-#define PLAN_DRAFT_MOVES_H
+#pragma once
 
 #include "plan/schedule_atoms.h"
 
@@ -33,5 +32,3 @@ enum {
 };
 
 void fsdp__draft_change_all(const fsdp__atoms *atoms, fsdp__draft *draft, int move);
-
-#endif

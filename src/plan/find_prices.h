@@ -1,6 +1,5 @@
 /* find_prices.h - the prices that a user names. */
-#ifndef PLAN_FIND_PRICES_H
-#define PLAN_FIND_PRICES_H
+#pragma once
 
 #include "plan/prices.h"
 
@@ -19,5 +18,3 @@ void fsdp__prices_of_machine(int threads, int ranks_of_machine, fsdp__prices *pr
 /* Returns how many bytes a rank has for a step, with their name: all of its GPU's by these prices, or its share of a
  * machine's; of this machine's without prices (NULL). 0: it is not known. */
 double fsdp__room_of(const fsdp__prices *prices, int ranks_of_machine, const char **name);
-
-#endif

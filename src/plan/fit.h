@@ -1,6 +1,5 @@
 /* fit.h - finds the fastest settings that fit into some memory. */
-#ifndef PLAN_FIT_H
-#define PLAN_FIT_H
+#pragma once
 
 #include <stdio.h>
 
@@ -46,5 +45,3 @@ fsdp_status fsdp__fit_print(const fsdp__fit *fit, const fsdp__plan_options *opti
 fsdp_status fsdp__fit_json(const fsdp__fit *fit, FILE *out);
 /* Fails with what would at least be needed, where nothing fits. */
 fsdp_status fsdp__fit_check(const fsdp__fit *fit);
-
-#endif

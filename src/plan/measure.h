@@ -1,6 +1,5 @@
 /* measure.h - measures the prices of a device that is here. */
-#ifndef PLAN_MEASURE_H
-#define PLAN_MEASURE_H
+#pragma once
 
 #include "fsdp/comm.h"
 #include "plan/prices.h"
@@ -18,5 +17,3 @@ fsdp_status fsdp__prices_measure(const char *name, double seconds, fsdp__prices 
 fsdp_status fsdp__measure_machine(int threads, fsdp__prices *out);
 /* Measures the network between the machines of this world by gathers; on one machine does nothing. [collective] */
 fsdp_status fsdp__measure_network(fsdp_context *context, fsdp__prices *prices);
-
-#endif

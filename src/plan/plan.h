@@ -1,7 +1,6 @@
 /* plan.h - will it fit, and how long will it take? A plan is a dry run of rank 0, which has the most of everything
  * (explain/), with what its third step holds at its peak and how long each of its parts takes at given prices. */
-#ifndef PLAN_PLAN_H
-#define PLAN_PLAN_H
+#pragma once
 
 #include "plan/planned.h"
 
@@ -16,5 +15,3 @@ FSDP__SCOPED_POINTER(fsdp__plan, fsdp__plan_free)
 
 /* Adds up a number of each kind of collective. */
 int64_t fsdp__sum_of_calls(const int64_t numbers[FSDP_COLLECTIVES]);
-
-#endif

@@ -1,6 +1,5 @@
 /* planned.h - what a plan says. */
-#ifndef PLAN_PLANNED_H
-#define PLAN_PLANNED_H
+#pragma once
 
 #include "explain/explain.h"
 #include "plan/prices.h"
@@ -85,5 +84,3 @@ typedef struct fsdp__plan_options {
 /* Takes the next step of a dry run whose steps are all alike by now, and fills in the plan's peak, time and
  * explanation. */
 fsdp_status fsdp__plan_record(fsdp__plan *plan, fsdp_train_run *run, const fsdp__plan_options *options);
-
-#endif

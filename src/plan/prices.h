@@ -6,8 +6,7 @@
  * kernel is the bytes that it reads and writes (device/kernel_buffers.h). A rate is work a second. It depends on the
  * size of the call, so a kernel may have a rate for each of several sizes, between which it is interpolated. The size
  * of a product is the cube root of its multiplications; that of other kernels is their work. */
-#ifndef PLAN_PRICES_H
-#define PLAN_PRICES_H
+#pragma once
 
 #include <stdio.h>
 
@@ -94,5 +93,3 @@ fsdp_status fsdp__prices_of_card(const char *name, fsdp__prices *out);
 /* Returns the link of a card to those of its machine: that of its data sheet, unless `way` says that they have another
  * one there. Without bytes: it is not known, or they do not reach each other. */
 fsdp__price_link fsdp__price_of_link(const char *name, fsdp__link way);
-
-#endif

@@ -1,6 +1,5 @@
 /* schedule.h - plans when parameters and gradients travel: parallelism.schedule. */
-#ifndef PLAN_SCHEDULE_H
-#define PLAN_SCHEDULE_H
+#pragma once
 
 #include "plan/planned.h"
 
@@ -47,5 +46,3 @@ fsdp_status fsdp__schedule_plan_run(fsdp_context *context, const fsdp_train_conf
 /* Prints the rows as a table, and the units of the plan. */
 fsdp_status fsdp__scheduled_print(const fsdp__scheduled *scheduled, FILE *out);
 fsdp_status fsdp__scheduled_json(const fsdp__scheduled *scheduled, FILE *out);
-
-#endif

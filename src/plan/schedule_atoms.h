@@ -8,8 +8,7 @@
  * So where a model computes in 16 bits, atoms are coarse: what alone uses its input. These are the attentions and MLPs
  * of blocks, whole, and the modules outside of blocks. A block's norms, whose input its residual uses too, are then in
  * the unit of the whole block, or in the root. */
-#ifndef PLAN_SCHEDULE_ATOMS_H
-#define PLAN_SCHEDULE_ATOMS_H
+#pragma once
 
 #include "plan/planned.h"
 
@@ -64,5 +63,3 @@ fsdp_status fsdp__draft_schedule(const fsdp__atoms *atoms, const fsdp__draft *dr
  * gather takes longest no longer than what computes beside it. No unit of several atoms has more than `most` elements.
  * The draft's units all stay, or none does. */
 fsdp_status fsdp__draft_guess(const fsdp__atoms *atoms, double most, bool stays, fsdp__draft *draft);
-
-#endif

@@ -1,6 +1,5 @@
 /* show_plan.h - prints a plan. */
-#ifndef PLAN_SHOW_PLAN_H
-#define PLAN_SHOW_PLAN_H
+#pragma once
 
 #include "draw/svg.h"
 #include "plan/planned.h"
@@ -40,5 +39,3 @@ fsdp_status fsdp__plan_memory_svg(const fsdp__plan *plan, const int fills[FSDP_M
 void fsdp__plan_put_source(const fsdp__prices *prices, int64_t ranks, FILE *out);
 fsdp_status fsdp__plan_print(const fsdp__plan *plan, const fsdp__plan_question *question, FILE *out);
 fsdp_status fsdp__plan_json(const fsdp__plan *plan, const fsdp__plan_question *question, FILE *out);
-
-#endif

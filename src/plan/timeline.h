@@ -1,7 +1,6 @@
 /* timeline.h - the clocks of a step that does not run: of the host, and of each stream. The streams wait for each other
  * as the engine makes them wait, by its events, so what is hidden behind what is not guessed. */
-#ifndef PLAN_TIMELINE_H
-#define PLAN_TIMELINE_H
+#pragma once
 
 #include "base/pointer_table.h"
 #include "plan/planned.h"
@@ -44,5 +43,3 @@ void fsdp__timeline_join(fsdp__timeline *t, const fsdp_stream *stream);
 /* Ends the step: returns its seconds, and splits them. */
 void fsdp__timeline_end(fsdp__timeline *t, fsdp__plan_time *out);
 void fsdp__timeline_release(fsdp__timeline *t);
-
-#endif

@@ -1,6 +1,5 @@
 /* advice.h - finds what stands out. */
-#ifndef REPORT_ADVICE_H
-#define REPORT_ADVICE_H
+#pragma once
 
 #include "report/advice_list.h"
 #include "report/sources.h"
@@ -8,5 +7,3 @@
 /* Lists what stands out: what has failed, what ranks wait for, then run by run, the gravest first. What is advised is
  * planned by `planner`; NULL: it has no price. Free the list, also after a failure. */
 fsdp_status fsdp__advices_of(const fsdp__sources *sources, const fsdp__advice_planner *planner, fsdp__advices *out);
-
-#endif

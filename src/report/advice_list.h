@@ -1,6 +1,5 @@
 /* advice_list.h - what stands out in runs, said in words with figures. */
-#ifndef REPORT_ADVICE_LIST_H
-#define REPORT_ADVICE_LIST_H
+#pragma once
 
 #include "base/compiler.h"
 #include "report/run_file.h"
@@ -35,5 +34,3 @@ typedef struct fsdp__advices {
 /* Adds one. */
 fsdp_status FSDP_PRINTF(3, 4) fsdp__advise(fsdp__advices *all, const fsdp__recorded_run *run, const char *format, ...);
 void fsdp__advices_free(fsdp__advices *advices);
-
-#endif

@@ -1,6 +1,5 @@
 /* chart.h - draws curves as SVG, whose colours and fonts the page around it sets. */
-#ifndef REPORT_CHART_H
-#define REPORT_CHART_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -46,5 +45,3 @@ typedef struct fsdp__chart {
 /* Draws a chart. Where a curve has more points than the picture has columns, its line is the mean of each column, and
  * a band behind it spans their least and largest: no extreme is lost. */
 void fsdp__chart_draw(const fsdp__chart *chart, FILE *out);
-
-#endif

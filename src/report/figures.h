@@ -1,6 +1,5 @@
 /* figures.h - what is said of a run beside its curves. */
-#ifndef REPORT_FIGURES_H
-#define REPORT_FIGURES_H
+#pragma once
 
 #include "report/chart.h"
 
@@ -62,5 +61,3 @@ typedef struct fsdp__keys {
 } fsdp__keys;
 fsdp_status fsdp__keys_of(const fsdp__recorded_runs *all, fsdp__keys *out);
 void fsdp__keys_free(fsdp__keys *keys);
-
-#endif

@@ -1,6 +1,5 @@
 /* html.h - pieces of a report's page. */
-#ifndef REPORT_HTML_H
-#define REPORT_HTML_H
+#pragma once
 
 #include "report/chart.h"
 #include "report/sources.h"
@@ -27,5 +26,3 @@ fsdp_status fsdp__html_step(const fsdp__traced_step *step, const char *title, FI
 
 void fsdp__html_flight(const fsdp__source *source, const char *title, FILE *out);
 void fsdp__html_plan(const fsdp__source *source, const fsdp__recorded_run *run, const char *title, FILE *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* planned.h - what fsdp plan --json said, beside what a run has measured. */
-#ifndef REPORT_PLANNED_H
-#define REPORT_PLANNED_H
+#pragma once
 
 #include <jansson.h>
 
@@ -19,5 +18,3 @@ typedef struct fsdp__planned {
 
 /* Fills the rows that the plan has figures for, and returns how many. `run` may be NULL. */
 int fsdp__planned_rows(const json_t *plan, const fsdp__recorded_run *run, fsdp__planned rows[FSDP__PLANNED_ROWS]);
-
-#endif

@@ -1,6 +1,5 @@
 /* report.h - shows what runs have left, side by side: as a page, and as text. */
-#ifndef REPORT_REPORT_H
-#define REPORT_REPORT_H
+#pragma once
 
 #include <stdio.h>
 
@@ -24,5 +23,3 @@ fsdp_status fsdp__report_svg(const fsdp__report *report, FILE *out);
 /* Draws the losses, each the mean of some steps, and below them by how much they differ from the first run's, on a
  * scale of their own. At least one of the runs must have that many steps. */
 fsdp_status fsdp__losses_picture(const fsdp__recorded_runs *runs, FILE *out);
-
-#endif

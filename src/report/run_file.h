@@ -1,6 +1,5 @@
 /* run_file.h - reads what runs have left in metrics.jsonl (fsdp/train.h describes it). */
-#ifndef REPORT_RUN_FILE_H
-#define REPORT_RUN_FILE_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -71,5 +70,3 @@ const fsdp__series *fsdp__series_of(const fsdp__recorded_run *run, const char *n
 /* Return a number or a text of a run's header; NaN and NULL: it has none. */
 double fsdp__header_number(const fsdp__recorded_run *run, const char *key);
 const char *fsdp__header_text(const fsdp__recorded_run *run, const char *key);
-
-#endif

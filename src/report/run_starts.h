@@ -4,8 +4,7 @@
  * to starts: a start is what one process wrote behind its header, by the id that its lines have ("id"); lines of older
  * versions have none and belong to the last header without one. A start that was resumed names the start that it
  * continues, by id, and the step. What that one wrote up to the step is the beginning of its run. */
-#ifndef REPORT_RUN_STARTS_H
-#define REPORT_RUN_STARTS_H
+#pragma once
 
 #include "report/run_file.h"
 
@@ -33,5 +32,3 @@ fsdp_status fsdp__starts_add(fsdp__starts *all, const json_t *line, int64_t numb
 /* Adds the runs that the starts are, once all lines are there, in the order in which they were started last. */
 fsdp_status fsdp__starts_join(fsdp__starts *all, const char *path, fsdp__recorded_runs *out);
 void fsdp__starts_free(fsdp__starts *all);
-
-#endif

@@ -1,6 +1,5 @@
 /* sources.h - finds and reads what a report is made of. */
-#ifndef REPORT_SOURCES_H
-#define REPORT_SOURCES_H
+#pragma once
 
 #include "report/run_file.h"
 #include "report/traced_step.h"
@@ -51,5 +50,3 @@ void fsdp__sources_release(fsdp__sources *sources);
 
 /* Returns the n-th source of a kind, from 0, that is of this run (-1: of any run, or of none); NULL: there is none. */
 const fsdp__source *fsdp__source_of(const fsdp__sources *sources, fsdp__source_kind kind, int64_t run, int n);
-
-#endif

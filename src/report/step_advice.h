@@ -1,6 +1,5 @@
 /* step_advice.h - finds what stands out in a traced step. */
-#ifndef REPORT_STEP_ADVICE_H
-#define REPORT_STEP_ADVICE_H
+#pragma once
 
 #include "report/advice_list.h"
 #include "report/sources.h"
@@ -11,5 +10,3 @@ fsdp_status fsdp__advise_of_slow_rank(fsdp__advices *all, const fsdp__recorded_r
 /* Says which rank others waited for in some steps only. */
 fsdp_status fsdp__advise_of_odd_steps(fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__source *source);
 fsdp_status fsdp__advise_of_wait(fsdp__advices *all, const fsdp__recorded_run *run, const fsdp__source *source);
-
-#endif

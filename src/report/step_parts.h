@@ -1,6 +1,5 @@
 /* step_parts.h - what traced_step.c asks the files beside it for. Spans are sorted by rank and beginning. */
-#ifndef REPORT_STEP_PARTS_H
-#define REPORT_STEP_PARTS_H
+#pragma once
 
 #include "report/traced_step.h"
 
@@ -42,5 +41,3 @@ fsdp_status fsdp__step_find_slowest(fsdp__step_parts *parts);
 
 /* Finds which kernels take the time, and the gaps between them. */
 void fsdp__step_find_kernels(fsdp__step_parts *parts);
-
-#endif

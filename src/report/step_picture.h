@@ -1,6 +1,5 @@
 /* step_picture.h - draws a traced step: for the page, and as a picture of its own. */
-#ifndef REPORT_STEP_PICTURE_H
-#define REPORT_STEP_PICTURE_H
+#pragma once
 
 #include "draw/svg.h"
 #include "report/traced_step.h"
@@ -23,5 +22,3 @@ void fsdp__step_picture_memory(const fsdp__traced_step *step, const fsdp__step_d
 
 /* Draws units and memory of rank 0 in each step as a file, one below the other. */
 fsdp_status fsdp__step_pictures(const fsdp__traced_step *const *steps, const char *const *titles, int count, FILE *out);
-
-#endif

@@ -1,7 +1,6 @@
 /* trace_read.h - reads a trace that fsdp has written (watch/trace_text.h). The file is taken for anybody's: all that is
  * used of it is checked. */
-#ifndef REPORT_TRACE_READ_H
-#define REPORT_TRACE_READ_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -83,5 +82,3 @@ fsdp_status fsdp__trace_read(const char *path, fsdp__trace *out);
 void fsdp__trace_release(fsdp__trace *trace);
 /* Says whether the file begins as a trace does; a file that cannot be read does not. Fails only without memory. */
 fsdp_status fsdp__is_trace(const char *path, bool *out);
-
-#endif

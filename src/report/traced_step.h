@@ -1,7 +1,6 @@
 /* traced_step.h - one step of a trace, as a report shows it: what each rank does when, what it waits for and for whom,
  * what it sends, and what its memory holds. */
-#ifndef REPORT_TRACED_STEP_H
-#define REPORT_TRACED_STEP_H
+#pragma once
 
 #include "fsdp/comm.h"
 #include "fsdp/device.h"
@@ -160,5 +159,3 @@ typedef struct fsdp__traced_step {
 /* Reads a trace, and keeps of it the step that took as long as most. Release it, also after a failure. */
 fsdp_status fsdp__traced_step_read(const char *path, fsdp__traced_step *out);
 void fsdp__traced_step_release(fsdp__traced_step *step);
-
-#endif

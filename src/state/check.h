@@ -1,6 +1,5 @@
 /* check.h - checks on state dicts before tensors are communicated, and where the tensors are put. */
-#ifndef STATE_CHECK_H
-#define STATE_CHECK_H
+#pragma once
 
 #include "fsdp/state.h"
 
@@ -23,5 +22,3 @@ fsdp_status fsdp__state_dict_keys_add(char ***names, int64_t *count, const char 
 fsdp_status fsdp__tensor_to_host(fsdp_tensor *tensor, fsdp_tensor **out);
 /* Adds the tensor to `out`, or with `offload` the same part in the host's memory. */
 fsdp_status fsdp__state_dict_add_to(fsdp_state_dict *out, const char *name, fsdp_tensor *tensor, bool offload);
-
-#endif

@@ -1,6 +1,5 @@
 /* entry.h - what a state dict says of one tensor, and which of two state dicts says it. */
-#ifndef STATE_ENTRY_H
-#define STATE_ENTRY_H
+#pragma once
 
 #include "base/compiler.h"
 #include "fsdp/state.h"
@@ -27,5 +26,3 @@ fsdp_context *fsdp__state_dict_context(const fsdp_state_dict *state);
 fsdp_status fsdp__state_dict_with(const fsdp_state_dict *base, const fsdp_state_dict *over, fsdp_state_dict **out);
 
 FSDP__SCOPED_POINTER(fsdp_state_dict, fsdp_state_dict_free)
-
-#endif

@@ -1,6 +1,5 @@
 /* joint_save.h - how ranks agree on a save that they make together, in folders that the first rank has made. */
-#ifndef STATE_JOINT_SAVE_H
-#define STATE_JOINT_SAVE_H
+#pragma once
 
 #include "base/directory.h"
 #include "fsdp/comm.h"
@@ -26,5 +25,3 @@ typedef struct fsdp__joint_words {
  * [collective] */
 fsdp_status fsdp__joint_greet(fsdp_process_group *group, const fsdp__joint_words *words, const fsdp__joint_share *mine,
                               fsdp__directory *const *folders, int folder_count, fsdp__joint_share **out_shares);
-
-#endif

@@ -4,8 +4,7 @@
  * A storage is an object; its bytes come and go. Views hold the storage, never the bytes: `data` is computed at each
  * use. The sharding engine drops the bytes of an unsharded parameter after the forward and gives it new ones before
  * the backward, under the same views that autograd saved. */
-#ifndef TENSOR_TENSOR_H
-#define TENSOR_TENSOR_H
+#pragma once
 
 #include "base/compiler.h"
 #include "fsdp/tensor.h"
@@ -227,5 +226,3 @@ FSDP__SCOPED_POINTER(fsdp__storage, fsdp__storage_unref)
         if (!(__VA_ARGS__))            \
             return fsdp_last_status(); \
     } while (0)
-
-#endif

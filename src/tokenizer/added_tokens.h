@@ -1,6 +1,5 @@
 /* added_tokens.h - tokens that are searched for in the text before it is split. */
-#ifndef TOKENIZER_ADDED_TOKENS_H
-#define TOKENIZER_ADDED_TOKENS_H
+#pragma once
 
 #include "fsdp/status.h"
 
@@ -38,5 +37,3 @@ fsdp__added_match fsdp__added_tokens_next(const fsdp__added_tokens *added, bool 
 /* Returns whether one of the tokens may lie across this place of a text, or touch it, or come within one character of
  * white space of it. That includes a token of which the text holds only the beginning, at its end. */
 bool fsdp__added_tokens_cross(const fsdp__added_tokens *added, const char *text, size_t bytes, size_t at);
-
-#endif

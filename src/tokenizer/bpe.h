@@ -1,6 +1,5 @@
 /* bpe.h - encodes one word into tokens, by byte pair encoding. */
-#ifndef TOKENIZER_BPE_H
-#define TOKENIZER_BPE_H
+#pragma once
 
 #include "fsdp/tokenizer.h"
 #include "tokenizer/merge_table.h"
@@ -43,5 +42,3 @@ fsdp_status fsdp__token_list_add(fsdp_token_list *list, int32_t id);
 fsdp_status fsdp__word_tokens(const fsdp__bpe *bpe, fsdp__word_scratch *scratch, const char *bytes, size_t count,
                               fsdp_token_list *out);
 void fsdp__word_scratch_release(fsdp__word_scratch *scratch);
-
-#endif

@@ -1,6 +1,5 @@
 /* merge_table.h - which two tokens merge into one, and which merge goes first. */
-#ifndef TOKENIZER_MERGE_TABLE_H
-#define TOKENIZER_MERGE_TABLE_H
+#pragma once
 
 #include "fsdp/status.h"
 
@@ -40,5 +39,3 @@ static inline const fsdp__merge *fsdp__merges_find(const fsdp__merges *merges, i
             return NULL;
     }
 }
-
-#endif

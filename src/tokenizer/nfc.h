@@ -1,7 +1,6 @@
 /* nfc.h - Unicode's normalization form C, as Hugging Face's tokenizers compute it: by the tables of Unicode 9.
  * Characters that came later stay where they are and join with nothing. */
-#ifndef TOKENIZER_NFC_H
-#define TOKENIZER_NFC_H
+#pragma once
 
 #include "fsdp/status.h"
 
@@ -17,5 +16,3 @@ bool fsdp__nfc_begins(uint32_t character);
 /* Puts `text`, which is UTF-8, into form C. `*out` is `text` itself if it is in form C already; otherwise it lies in
  * `scratch`. */
 fsdp_status fsdp__nfc(const char *text, size_t bytes, fsdp__text *scratch, const char **out, size_t *out_bytes);
-
-#endif

@@ -1,6 +1,5 @@
 /* normalizer.h - changes a text before it is split into words, step by step. */
-#ifndef TOKENIZER_NORMALIZER_H
-#define TOKENIZER_NORMALIZER_H
+#pragma once
 
 #include "tokenizer/nfc.h"
 
@@ -39,5 +38,3 @@ fsdp_status fsdp__normalizer_add(fsdp__normalizer *normalizer, fsdp__normalizer_
 fsdp_status fsdp__normalize(const fsdp__normalizer *normalizer, bool first, const char *text, size_t bytes,
                             fsdp__text scratch[2], const char **out, size_t *out_bytes);
 void fsdp__normalizer_release(fsdp__normalizer *normalizer);
-
-#endif

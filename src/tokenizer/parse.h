@@ -1,6 +1,5 @@
 /* parse.h - parses the parts of a tokenizer.json. */
-#ifndef TOKENIZER_PARSE_H
-#define TOKENIZER_PARSE_H
+#pragma once
 
 #include "format/json.h"
 #include "tokenizer/tokenizer.h"
@@ -43,5 +42,3 @@ fsdp_status fsdp__add_searched_token(const char *path, const char *content, int6
 fsdp_status fsdp__parse_tokens_by_id(const char *path, const json_t *tokens, fsdp_tokenizer *out);
 fsdp_status fsdp__parse_ids_of_tokens(const char *path, const json_t *ids, fsdp_tokenizer *out);
 fsdp_status fsdp__parse_added_tokens(const fsdp__json_object *file, fsdp_tokenizer *out);
-
-#endif

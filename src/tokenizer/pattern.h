@@ -1,6 +1,5 @@
 /* pattern.h - the regular expressions of tokenizers, which are written for Oniguruma. */
-#ifndef TOKENIZER_PATTERN_H
-#define TOKENIZER_PATTERN_H
+#pragma once
 
 #include "fsdp/status.h"
 
@@ -40,5 +39,3 @@ fsdp_status fsdp__search_begin(fsdp__search *search, const fsdp__pattern *patter
 /* Finds the first match from `*end` on, which is not before the last match. If there is none, `*begin` is the end of
  * the text. */
 fsdp_status fsdp__search_next(fsdp__search *search, size_t *begin, size_t *end);
-
-#endif

@@ -1,6 +1,5 @@
 /* pre_tokenizer.h - splits a text into words, step by step. */
-#ifndef TOKENIZER_PRE_TOKENIZER_H
-#define TOKENIZER_PRE_TOKENIZER_H
+#pragma once
 
 #include "tokenizer/pattern.h"
 
@@ -42,5 +41,3 @@ void fsdp__pre_tokenizer_release(fsdp__pre_tokenizer *pre_tokenizer);
 typedef fsdp_status (*fsdp__word_sink)(void *arg, const char *word, size_t bytes);
 fsdp_status fsdp__pre_tokenize(const fsdp__pre_tokenizer *pre_tokenizer, fsdp__matcher *matcher, const char *text,
                                size_t bytes, fsdp__word_sink sink, void *arg);
-
-#endif

@@ -3,8 +3,7 @@
  * PCRE2 would read some of them differently, and its Unicode tables are those of the machine. So it sees neither: each
  * character of a text becomes a symbol, which is one byte for all characters that the expression does not tell apart,
  * and the translation is an expression over symbols that uses only what both libraries read alike. */
-#ifndef TOKENIZER_REGEX_H
-#define TOKENIZER_REGEX_H
+#pragma once
 
 #include "tokenizer/nfc.h"
 #include "tokenizer/symbols.h"
@@ -13,5 +12,3 @@
  * it is and where. `out` gets the translation, followed by a NUL. The caller releases `out` and `symbols`, also on
  * failure. */
 fsdp_status fsdp__regex_translate(const char *path, const char *regex, fsdp__symbols *symbols, fsdp__text *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* symbols.h - the kinds of characters that a pattern distinguishes. Each kind is a byte: its symbol. */
-#ifndef TOKENIZER_SYMBOLS_H
-#define TOKENIZER_SYMBOLS_H
+#pragma once
 
 #include "fsdp/status.h"
 #include "tokenizer/unicode.h"
@@ -33,5 +32,3 @@ void fsdp__symbols_release(fsdp__symbols *symbols);
  * of each in the text, and then the end of the text: one more than there are symbols. `places` may be NULL if the text
  * is ASCII. Returns the number of symbols. */
 size_t fsdp__symbols_of(const fsdp__symbols *symbols, const char *text, size_t bytes, char *out, uint32_t *places);
-
-#endif

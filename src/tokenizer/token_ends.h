@@ -1,6 +1,5 @@
 /* token_ends.h - where in a text each of its tokens ends. */
-#ifndef TOKENIZER_TOKEN_ENDS_H
-#define TOKENIZER_TOKEN_ENDS_H
+#pragma once
 
 #include "fsdp/tokenizer.h"
 
@@ -8,5 +7,3 @@
  * the tokenizer does it, but without what is put before texts. What cannot be found is FSDP_UNSUPPORTED. */
 fsdp_status fsdp__token_ends(const fsdp_tokenizer *tokenizer, const char *text, size_t bytes, const int32_t *ids,
                              int64_t count, size_t *ends);
-
-#endif

@@ -1,6 +1,5 @@
 /* tokenizer.h - the parts of a tokenizer. */
-#ifndef TOKENIZER_TOKENIZER_H
-#define TOKENIZER_TOKENIZER_H
+#pragma once
 
 #include "base/compiler.h"
 #include "fsdp/tokenizer.h"
@@ -56,5 +55,3 @@ uint64_t fsdp__tokenizer_hash(const fsdp_tokenizer *tokenizer);
 
 FSDP__SCOPED_POINTER(fsdp_tokenizer, fsdp_tokenizer_close)
 FSDP__SCOPED_POINTER(fsdp_encoder, fsdp_encoder_free)
-
-#endif

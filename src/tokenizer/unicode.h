@@ -2,8 +2,7 @@
  *
  * The tables are those of the Unicode version that Hugging Face's tokenizers use, whatever the machine has, because ids
  * depend on them. */
-#ifndef TOKENIZER_UNICODE_H
-#define TOKENIZER_UNICODE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -79,5 +78,3 @@ void fsdp__charset_unite(fsdp__charset *set, const fsdp__charset *other, bool in
 bool fsdp__charset_has(const fsdp__charset *set, uint32_t character);
 /* Returns the first member from `from` on, or FSDP__CHARACTERS if there is none. */
 uint32_t fsdp__charset_next(const fsdp__charset *set, uint32_t from);
-
-#endif

@@ -1,6 +1,5 @@
 /* unicode_data.h - tables of Unicode properties, written by tools/unicode_tables.py. */
-#ifndef TOKENIZER_UNICODE_DATA_H
-#define TOKENIZER_UNICODE_DATA_H
+#pragma once
 
 #include <stdint.h>
 
@@ -36,5 +35,3 @@ extern const uint32_t fsdp__second_parts[FSDP__SECOND_PARTS];
 extern const uint32_t fsdp__decomposed[FSDP__DECOMPOSED];
 /* Lists the decompositions that form C composes again: indices into the list above, in the order of both parts. */
 extern const uint16_t fsdp__compositions[FSDP__COMPOSITIONS];
-
-#endif

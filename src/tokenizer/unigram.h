@@ -1,7 +1,6 @@
 /* unigram.h - encodes one word into tokens, by the scores of its pieces: of all ways to cut it the one whose scores add
  * up to the most. */
-#ifndef TOKENIZER_UNIGRAM_H
-#define TOKENIZER_UNIGRAM_H
+#pragma once
 
 #include "tokenizer/bpe.h"
 
@@ -35,5 +34,3 @@ fsdp_status fsdp__unigram_tokens(const fsdp__unigram *unigram, const fsdp__bpe *
                                  const char *bytes, size_t count, fsdp_token_list *out);
 void fsdp__unigram_release(fsdp__unigram *unigram);
 void fsdp__unigram_scratch_release(fsdp__unigram_scratch *scratch);
-
-#endif

@@ -1,6 +1,5 @@
 /* utf8.h - reads UTF-8, and finds what is not UTF-8. */
-#ifndef TOKENIZER_UTF8_H
-#define TOKENIZER_UTF8_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,5 +20,3 @@ enum {
     FSDP__LAST_WHITE_SPACE = 0x3000
 };
 bool fsdp__is_white_space(uint32_t character);
-
-#endif

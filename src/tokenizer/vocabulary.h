@@ -1,6 +1,5 @@
 /* vocabulary.h - finds tokens by id, and ids by what the tokens stand for. */
-#ifndef TOKENIZER_VOCABULARY_H
-#define TOKENIZER_VOCABULARY_H
+#pragma once
 
 #include "fsdp/status.h"
 
@@ -37,5 +36,3 @@ bool fsdp__vocabulary_has(const fsdp__vocabulary *vocabulary, int64_t id);
 /* Returns the bytes that a token stands for. `token` must be in the vocabulary. */
 const char *fsdp__vocabulary_bytes(const fsdp__vocabulary *vocabulary, int32_t token, size_t *count);
 void fsdp__vocabulary_release(fsdp__vocabulary *vocabulary);
-
-#endif

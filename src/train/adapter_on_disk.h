@@ -1,6 +1,5 @@
 /* adapter_on_disk.h - adapters on disk: folders of peft, and checkpoints of runs that have trained one. */
-#ifndef TRAIN_ADAPTER_ON_DISK_H
-#define TRAIN_ADAPTER_ON_DISK_H
+#pragma once
 
 #include <stdio.h>
 
@@ -15,5 +14,3 @@ fsdp_status fsdp__adapter_on_disk_options(const char *folder, fsdp_lora_options 
 fsdp_status fsdp__adapter_on_disk_load(const fsdp_adapter *adapter, const fsdp_state_dict *to, const char *folder);
 /* Writes what it has, which must be the same on all ranks (train/same_facts.h). */
 void fsdp__adapter_on_disk_facts(const char *folder, const char *key, FILE *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* checkpoint_extras.h - the small files that a run puts beside the tensors of its checkpoints. */
-#ifndef TRAIN_CHECKPOINT_EXTRAS_H
-#define TRAIN_CHECKPOINT_EXTRAS_H
+#pragma once
 
 #include "fsdp/checkpoint.h"
 #include "fsdp/train.h"
@@ -18,5 +17,3 @@ typedef struct fsdp__extras {
  * the tokenizer's files of model.path. Release the result, also after a failure. */
 fsdp_status fsdp__extras_read(const fsdp_train_run *run, fsdp__extras *out);
 void fsdp__extras_release(fsdp__extras *extras);
-
-#endif

@@ -1,6 +1,5 @@
 /* checkpoint_values.h - what a run's checkpoint says about it apart from tensors. */
-#ifndef TRAIN_CHECKPOINT_VALUES_H
-#define TRAIN_CHECKPOINT_VALUES_H
+#pragma once
 
 #include "fsdp/checkpoint.h"
 #include "fsdp/train.h"
@@ -52,5 +51,3 @@ fsdp_status fsdp__values_of(fsdp_train_run *run, fsdp__values *out);
 void fsdp__values_release(fsdp__values *values);
 /* Returns FSDP__VALUE_MODEL, DATA or KEYS of this run; free() it. NULL and a last error when out of memory. */
 char *fsdp__values_facts(const fsdp_train_run *run, const char *name);
-
-#endif

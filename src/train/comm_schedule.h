@@ -2,8 +2,7 @@
  * together (a unit), which units stay whole from their forward to their backward, and how far ahead others are
  * gathered. It changes when bytes travel, and never what is computed. src/plan makes schedules, a file keeps one
  * (docs/plan.md), and a run follows it (parallelism.schedule). */
-#ifndef TRAIN_COMM_SCHEDULE_H
-#define TRAIN_COMM_SCHEDULE_H
+#pragma once
 
 #include <jansson.h>
 #include <stdio.h>
@@ -46,5 +45,3 @@ void fsdp__comm_schedule_free(fsdp__comm_schedule *schedule); /* NULL is allowed
 fsdp_status fsdp__comm_schedule_parameters(fsdp_module *model, uint64_t *out);
 
 FSDP__SCOPED_POINTER(fsdp__comm_schedule, fsdp__comm_schedule_free)
-
-#endif

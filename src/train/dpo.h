@@ -1,6 +1,5 @@
 /* dpo.h - preference tuning: does nothing with another training.objective. */
-#ifndef TRAIN_DPO_H
-#define TRAIN_DPO_H
+#pragma once
 
 #include "data/rows.h"
 #include "fsdp/data.h"
@@ -38,5 +37,3 @@ fsdp_status fsdp__dpo_begin(fsdp_train_run *run);
 void fsdp__dpo_release(fsdp_train_run *run);
 /* Returns a name for the pairs that are validated on, and for their order. */
 int64_t fsdp__dpo_validated_on(const fsdp_train_run *run);
-
-#endif

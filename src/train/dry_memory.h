@@ -1,6 +1,5 @@
 /* dry_memory.h - what memory a rank of a run should take, by a dry run of the same rank. */
-#ifndef TRAIN_DRY_MEMORY_H
-#define TRAIN_DRY_MEMORY_H
+#pragma once
 
 #include "fsdp/train.h"
 #include "watch/memory_course.h"
@@ -12,5 +11,3 @@ typedef fsdp_status fsdp__train_step_taker(fsdp_train_run *run, fsdp_train_repor
 /* Takes steps of a dry run until they are alike, and gives the course of the next one. Release it, also after a
  * failure. `step` is fsdp_train_step, which this file does not know: a step may ask for the course of its like. */
 fsdp_status fsdp__train_dry_course(fsdp_train_run *dry, fsdp__train_step_taker *step, fsdp__memory_course *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* evaluate.h - the mean loss of rows. */
-#ifndef TRAIN_EVALUATE_H
-#define TRAIN_EVALUATE_H
+#pragma once
 
 #include "data/packing.h"
 #include "fsdp/train.h"
@@ -20,5 +19,3 @@ fsdp_status fsdp__evaluate_pairs(fsdp_module *module, const fsdp__packed *packed
 int64_t fsdp__evaluate_windows(const fsdp__packed *packed, const fsdp_evaluate_options *options);
 /* Counts these targets in the first `windows` windows; 0: in all. What cannot be read counts as none. */
 int64_t fsdp__evaluate_answers(const fsdp__packed *packed, int64_t windows);
-
-#endif

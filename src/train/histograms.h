@@ -1,6 +1,5 @@
 /* histograms.h - how a run's gradients and weights are distributed, unit by unit, every few steps. */
-#ifndef TRAIN_HISTOGRAMS_H
-#define TRAIN_HISTOGRAMS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -44,5 +43,3 @@ int64_t fsdp__histogram_below(const fsdp__histogram *d, double limit);
 /* Writes the bins from the first to the last that is not empty, in the order of the numbers, with one for each gap: how
  * many elements are in it, and the number that ends it. Returns how many there are, 2 FSDP__BINS at most. */
 size_t fsdp__histogram_bins(const fsdp__histogram *d, double *limits, double *counts);
-
-#endif

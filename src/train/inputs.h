@@ -1,6 +1,5 @@
 /* inputs.h - the files that a run reads: its config, its model's folder, its data. */
-#ifndef TRAIN_INPUTS_H
-#define TRAIN_INPUTS_H
+#pragma once
 
 #include "fsdp/data.h"
 #include "fsdp/train.h"
@@ -18,5 +17,3 @@ fsdp_token_format fsdp__inputs_token_format(const fsdp_train_config *config);
 /* Fails when `path`, to which `key` wants to write, is one of the inputs, under whatever name, or a folder of the
  * model, the data, the checkpoints or the export. NULL is none. */
 fsdp_status fsdp__inputs_spare(const fsdp_train_config *config, const char *key, const char *path);
-
-#endif

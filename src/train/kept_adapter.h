@@ -1,7 +1,6 @@
 /* kept_adapter.h - adapters on disk: folders of peft, and checkpoints of runs that have trained one. Such a checkpoint
  * has the adapter alone, and says what it is (adapter_config.json) and what model it is beside (config.yaml). */
-#ifndef TRAIN_KEPT_ADAPTER_H
-#define TRAIN_KEPT_ADAPTER_H
+#pragma once
 
 #include "fsdp/adapter.h"
 
@@ -22,5 +21,3 @@ void fsdp__kept_adapter_release(fsdp__kept_adapter *kept);
  * [collective] */
 fsdp_status fsdp__kept_adapter_load_base(const fsdp__kept_adapter *kept, fsdp_adapter *adapter,
                                          const fsdp_model_config *config);
-
-#endif

@@ -1,7 +1,6 @@
 /* metrics.h - what a run writes of its steps and validations, to all places that its config names; fsdp/train.h
  * describes the formats. */
-#ifndef TRAIN_METRICS_H
-#define TRAIN_METRICS_H
+#pragma once
 
 #include <stdio.h>
 
@@ -38,5 +37,3 @@ fsdp_status fsdp__train_read_setting(fsdp_train_config *config, const char *name
 /* Writes the default of the key "section.name" as YAML, or "not set". Returns false, without a last error, if there is
  * no such key, or when out of memory. */
 bool fsdp__train_usual_setting(const char *name, char *text, size_t text_bytes);
-
-#endif

@@ -1,6 +1,5 @@
 /* metrics_lines.h - a file to which every run adds lines, and which none empties. */
-#ifndef TRAIN_METRICS_LINES_H
-#define TRAIN_METRICS_LINES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -39,5 +38,3 @@ fsdp_status fsdp__metrics_make_folder(const char *key, const char *path);
 /* Checks what the file begins with, as fsdp__metrics_lines_check does, but takes no part of it. */
 fsdp_status fsdp__metrics_check_contents(const char *key, const char *path, const char *const *firsts,
                                          const char *otherwise);
-
-#endif

@@ -1,6 +1,5 @@
 /* metrics_places.h - the places that metrics are written to, one for each key that names a file or folder. */
-#ifndef TRAIN_METRICS_PLACES_H
-#define TRAIN_METRICS_PLACES_H
+#pragma once
 
 #include "fsdp/train.h"
 #include "train/histograms.h"
@@ -29,5 +28,3 @@ typedef struct fsdp__metrics_place {
 
 extern const fsdp__metrics_place fsdp__metrics_jsonl, fsdp__metrics_csv, fsdp__metrics_prometheus,
     fsdp__metrics_tensorboard;
-
-#endif

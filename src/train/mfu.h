@@ -1,6 +1,5 @@
 /* mfu.h - what MFU (model FLOPs utilization) of a run is a share of. */
-#ifndef TRAIN_MFU_H
-#define TRAIN_MFU_H
+#pragma once
 
 #include "fsdp/train.h"
 
@@ -14,5 +13,3 @@ fsdp_status fsdp__mfu_add_up(fsdp_train_run *run);
 /* Takes off the FLOPs for one token what a backward leaves out, since weights of frozen parameters have no gradients,
  * and adds what adapters take: 6 for each of their parameters. */
 double fsdp__mfu_of_trained(const fsdp_train_run *run, double flops_per_token);
-
-#endif

@@ -1,6 +1,5 @@
 /* model_folder.h - where weights come from: a Hugging Face folder, or a checkpoint of a run. */
-#ifndef TRAIN_MODEL_FOLDER_H
-#define TRAIN_MODEL_FOLDER_H
+#pragma once
 
 #include "fsdp/checkpoint.h"
 #include "fsdp/hub.h"
@@ -26,5 +25,3 @@ bool fsdp__checkpoint_has_adapter(const fsdp_checkpoint_reader *reader);
 /* Loads the weights, as fsdp_hub_load does. */
 fsdp_status fsdp__model_folder_load(const fsdp__model_folder *folder, fsdp_state_dict *state,
                                     const fsdp_model_config *config);
-
-#endif

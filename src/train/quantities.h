@@ -1,7 +1,6 @@
 /* quantities.h - the quantities that a run reports of each step and each validation: one list for all places that they
  * are written to. */
-#ifndef TRAIN_QUANTITIES_H
-#define TRAIN_QUANTITIES_H
+#pragma once
 
 #include <stddef.h>
 
@@ -50,5 +49,3 @@ double fsdp__quantity_value(const fsdp__quantity *quantity, const void *report);
 bool fsdp__quantity_is_there(const fsdp__quantity *quantity, const void *report);
 /* Prints the value: integers with all digits, numbers with nine, a bool as 0 or 1. */
 void fsdp__quantity_print(const fsdp__quantity *quantity, const void *report, FILE *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* rewards.h - what pairs of a chosen and a rejected answer are worth beside a reference. */
-#ifndef TRAIN_REWARDS_H
-#define TRAIN_REWARDS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -14,5 +13,3 @@ typedef struct fsdp__rewards {
  * reference. */
 fsdp__rewards fsdp__rewards_of(const float *sums, const float *reference, int64_t pairs, double beta,
                                double label_smoothing);
-
-#endif

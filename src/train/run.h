@@ -1,6 +1,5 @@
 /* run.h - the inside of a training run. */
-#ifndef TRAIN_RUN_H
-#define TRAIN_RUN_H
+#pragma once
 
 #include "base/clock.h"
 #include "base/probe.h"
@@ -246,5 +245,3 @@ enum {
 /* Writes who has the memory, or would have it, of a run that has failed with `status`, a line each; "" unless this rank
  * has run out of memory. `run` may be NULL. Call it while the model is there. */
 void fsdp__train_note_owners(const fsdp_context *context, const fsdp_train_run *run, fsdp_status status, char *text);
-
-#endif

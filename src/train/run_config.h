@@ -1,6 +1,5 @@
 /* run_config.h - the table of a run's keys, and what follows from them. */
-#ifndef TRAIN_RUN_CONFIG_H
-#define TRAIN_RUN_CONFIG_H
+#pragma once
 
 #include "base/compiler.h"
 #include "config/keys.h"
@@ -121,5 +120,3 @@ bool fsdp__step_ranges_have(const char *text, int64_t step, int64_t *last);
 bool fsdp__trace_is_open(const fsdp_train_config *config, int64_t resumed, int64_t step);
 
 FSDP__SCOPED_POINTER(fsdp_train_config, fsdp_train_config_free)
-
-#endif

@@ -1,6 +1,5 @@
 /* run_start.h - what a run does before its first step, in files of their own: it reads, checks, builds and shards. */
-#ifndef TRAIN_RUN_START_H
-#define TRAIN_RUN_START_H
+#pragma once
 
 #include "train/run.h"
 
@@ -194,5 +193,3 @@ fsdp_status fsdp__text_open(fsdp_train_run *run, const char *key, char *const *p
                             fsdp__open_data *out);
 /* Returns the folder of the tokenizer that goes along with the model to checkpoints and exports; NULL: none does. */
 const char *fsdp__text_tokenizer_folder(const fsdp_train_run *run);
-
-#endif

@@ -1,6 +1,5 @@
 /* run_steps.h - what a run does around its steps and at its end, in files of their own. */
-#ifndef TRAIN_RUN_STEPS_H
-#define TRAIN_RUN_STEPS_H
+#pragma once
 
 #include "train/dry_memory.h"
 #include "train/run.h"
@@ -176,5 +175,3 @@ fsdp_status fsdp__meter_end(const fsdp__meter *meter, const fsdp_train_run *run,
 fsdp_status fsdp__mean_loss(fsdp_train_run *run, double *mean);
 /* Adds a microbatch to the hash of them, with its answers, if other ranks of the team must have the same. */
 void fsdp__note_batch(fsdp_train_run *run, const fsdp_batch *batch);
-
-#endif

@@ -1,6 +1,5 @@
 /* same_device.h - the device that the ranks of a run compute on: a GPU for each, or the CPU for all. */
-#ifndef TRAIN_SAME_DEVICE_H
-#define TRAIN_SAME_DEVICE_H
+#pragma once
 
 #include "fsdp/device.h"
 
@@ -11,5 +10,3 @@
  * Fails on all ranks with the same error if one cannot open what it was told to, or if some would compute on GPUs and
  * others not. [collective] */
 fsdp_status fsdp__same_device(fsdp_context *context, const char *option, const char *name, fsdp_device **out);
-
-#endif

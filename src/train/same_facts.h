@@ -1,7 +1,6 @@
 /* same_facts.h - what must be the same in two places (on ranks; in a run and its checkpoint), as lines of text
  * "name<tab>value". */
-#ifndef TRAIN_SAME_FACTS_H
-#define TRAIN_SAME_FACTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -38,5 +37,3 @@ int fsdp__facts_differ(const char *a, size_t a_bytes, const char *b, size_t b_by
  * ...: start all with the same". [collective] */
 fsdp_status fsdp__facts_agree(fsdp_context *context, const char *what, void (*write)(const void *arg, FILE *out),
                               const void *arg);
-
-#endif

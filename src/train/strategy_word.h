@@ -1,6 +1,5 @@
 /* strategy_word.h - a strategy and a wrap policy as one word each, as on a command line. */
-#ifndef TRAIN_STRATEGY_WORD_H
-#define TRAIN_STRATEGY_WORD_H
+#pragma once
 
 #include "fsdp/train.h"
 
@@ -19,5 +18,3 @@ void fsdp__train_policy_word(const fsdp_train_config *config, char *text, size_t
 /* Drops keys of strategies other than the config's: those of fsdp1 and of ddp; and the number of copies that hsdp had,
  * or that cannot be where every rank has everything. `before` is the strategy that they were written for. */
 void fsdp__train_drop_other_keys(fsdp_train_config *config, int before);
-
-#endif

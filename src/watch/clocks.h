@@ -5,8 +5,7 @@
  * b by its own, then the second clock is ahead of the first by at most b - a; and the other way round. Each barrier so
  * bounds the difference from both sides, with no assumption about how long messages take, and of several barriers the
  * narrowest bounds hold. Ranks of a machine have one clock, so the bounds of all of them hold for it. */
-#ifndef WATCH_CLOCKS_H
-#define WATCH_CLOCKS_H
+#pragma once
 
 #include "fsdp/comm.h"
 
@@ -35,5 +34,3 @@ fsdp__clock_offset fsdp__clock_offset_of(const fsdp__clock_rounds *const *ranks,
 /* Measures the offset of each rank's clock; out[rank]. On one machine there is none, and nothing is sent.
  * [collective] [blocks] */
 fsdp_status fsdp__clocks_compare(fsdp_context *context, fsdp__clock_offset *out);
-
-#endif

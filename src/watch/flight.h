@@ -1,6 +1,5 @@
 /* flight.h - the flight recorder: hears of the calls of a context by its probes, and keeps the last ones. */
-#ifndef WATCH_FLIGHT_H
-#define WATCH_FLIGHT_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -56,5 +55,3 @@ void fsdp__flight_join(fsdp_context *context, int fd);
 void fsdp__flight_is_of(fsdp_context *context, const char *id);
 /* Copies the folder of this rank's record, which has one, to `folder` (FSDP__FLIGHT_TEXT bytes); returns it. */
 const char *fsdp__flight_where(fsdp_context *context, char *folder);
-
-#endif

@@ -4,8 +4,7 @@
  * written again and again, a record or the place, begins with its turn, which is 0 while it is written, and has a check
  * over turn and content: whoever has read half of one and half of another sees that. Times of a call and counts of a
  * group are words, which are written whole. Numbers are those of the machine, which the version also shows. */
-#ifndef WATCH_FLIGHT_FILE_H
-#define WATCH_FLIGHT_FILE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -144,5 +143,3 @@ static inline uint64_t fsdp__flight_record_check(const fsdp__flight_record *reco
 {
     return fsdp__flight_hash(turn, &record->issued, sizeof *record - offsetof(fsdp__flight_record, issued));
 }
-
-#endif

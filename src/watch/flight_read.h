@@ -1,7 +1,6 @@
 /* flight_read.h - reads the records of ranks, and finds out who is to blame. Files are taken for anybody's: all that is
  * used of them is checked. */
-#ifndef WATCH_FLIGHT_READ_H
-#define WATCH_FLIGHT_READ_H
+#pragma once
 
 #include <stdio.h>
 
@@ -81,5 +80,3 @@ void fsdp__flight_verdict_release(fsdp__flight_verdict *verdict);
 fsdp_status fsdp__flight_print(const fsdp__flight_logs *logs, int calls, FILE *out);
 /* Prints all there is as JSON. */
 fsdp_status fsdp__flight_print_json(const fsdp__flight_logs *logs, FILE *out);
-
-#endif

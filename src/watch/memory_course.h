@@ -1,8 +1,7 @@
 /* memory_course.h - how the memory of a device goes up and down in a step: all changes of its ledger in their order,
  * scratch left out, which depends on threads and cards. The same step has the same course wherever it is taken, also
  * where nothing is computed: so the course of a dry step is what a real one should have. */
-#ifndef WATCH_MEMORY_COURSE_H
-#define WATCH_MEMORY_COURSE_H
+#pragma once
 
 #include "base/probe.h"
 #include "fsdp/device.h"
@@ -34,5 +33,3 @@ void fsdp__memory_course_release(fsdp__memory_course *course);
 /* Lets a trace show, beside the memory of a device, what each step of a run should do there. The trace takes the course
  * over, and the device outlives it. */
 void fsdp__trace_plan_memory(fsdp_trace *trace, const fsdp_device *device, fsdp__memory_course *course);
-
-#endif

@@ -1,6 +1,5 @@
 /* memory_file.h - a stream into memory, packed by gzip if that is asked for. */
-#ifndef WATCH_MEMORY_FILE_H
-#define WATCH_MEMORY_FILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,5 +23,3 @@ fsdp_status fsdp__memory_file_open(fsdp__memory_file *file, bool packs, const ch
 /* Ends the writing: `data` has all of it. */
 fsdp_status fsdp__memory_file_finish(fsdp__memory_file *file);
 void fsdp__memory_file_release(fsdp__memory_file *file); /* also after a failure */
-
-#endif

@@ -1,8 +1,7 @@
 /* signs.h - what stands out in the figures of a run, said in words: the rules that a run applies to itself while it
  * trains, and a report to what a run has left. Each returns whether there is something to say, and if so writes it to
  * `text`, of FSDP__SIGN_TEXT bytes. */
-#ifndef WATCH_SIGNS_H
-#define WATCH_SIGNS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -62,5 +61,3 @@ bool fsdp__sign_vanishing_units(const fsdp__unit_figures *units, int64_t count, 
 bool fsdp__sign_underflow(const fsdp__unit_figures *units, int64_t count, double scale, char *text);
 /* A step changes a unit's weights by much of what they are. */
 bool fsdp__sign_large_updates(const fsdp__unit_figures *units, int64_t count, double lr, char *text);
-
-#endif

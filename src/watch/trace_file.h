@@ -1,6 +1,5 @@
 /* trace_file.h - the file of a trace: it is written beside its place, and takes it when it is whole. */
-#ifndef WATCH_TRACE_FILE_H
-#define WATCH_TRACE_FILE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -31,5 +30,3 @@ void fsdp__trace_file_release(fsdp__trace_file *file);
 /* Serves whoever ends this process while other threads go on: nothing is put in its place any more. Returns whether any
  * file was. Call it once. */
 bool fsdp__trace_files_stop(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* trace_names.h - the names that a trace tells, each of which has a number: modules and groups may be gone when it is
  * written. */
-#ifndef WATCH_TRACE_NAMES_H
-#define WATCH_TRACE_NAMES_H
+#pragma once
 
 #include <pthread.h>
 #include <stddef.h>
@@ -40,5 +39,3 @@ void fsdp__trace_names_close(fsdp__trace_names *names);
 uint32_t fsdp__trace_names_number(fsdp__trace_names *names, const char *text, const fsdp_process_group *group);
 const char *fsdp__trace_names_text(const fsdp__trace_names *names, uint32_t number); /* "" for 0 */
 fsdp__traced_ranks fsdp__trace_names_ranks(const fsdp__trace_names *names, uint32_t number);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * A note is 56 bytes, and takes no lock: any thread takes the next place. Names are copied, because modules and groups
  * may be gone when the notes are read. */
-#ifndef WATCH_TRACE_RECORDER_H
-#define WATCH_TRACE_RECORDER_H
+#pragma once
 
 #include "base/probe.h"
 #include "device/device.h"
@@ -70,5 +69,3 @@ const fsdp__trace_lane *fsdp__recorder_lanes(const fsdp__recorder *recorder);
 const char *fsdp__recorder_name(const fsdp__recorder *recorder, uint32_t number);         /* "" for 0 */
 uint32_t fsdp__recorder_names(const fsdp__recorder *recorder);                            /* so many: from 1 on */
 fsdp__traced_ranks fsdp__recorder_ranks(const fsdp__recorder *recorder, uint32_t number); /* of a group's name */
-
-#endif

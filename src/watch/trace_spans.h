@@ -1,6 +1,5 @@
 /* trace_spans.h - makes of notes what has a beginning and an end, and what belongs together. */
-#ifndef WATCH_TRACE_SPANS_H
-#define WATCH_TRACE_SPANS_H
+#pragma once
 
 #include "watch/trace_recorder.h"
 
@@ -42,5 +41,3 @@ typedef struct fsdp__trace_spans {
 /* Makes the spans of a stopped recorder, whose notes they point to. Release them, also after a failure. */
 fsdp_status fsdp__trace_spans_create(const fsdp__recorder *recorder, fsdp__trace_spans *out);
 void fsdp__trace_spans_release(fsdp__trace_spans *spans);
-
-#endif

@@ -5,8 +5,7 @@
  * Process and thread 0 mean something else. Times are microseconds from the beginning of the trace, written from
  * integers: as a double since 1970 they would lose 21 ns. Every line ends with a comma, so that the ranks' texts follow
  * one another; gzip allows the same of its members. */
-#ifndef WATCH_TRACE_TEXT_H
-#define WATCH_TRACE_TEXT_H
+#pragma once
 
 #include <stdio.h>
 
@@ -33,5 +32,3 @@ typedef struct fsdp__trace_plan {
 /* Writes all that a stopped recorder has noted. Errors of the stream are left there. */
 fsdp_status fsdp__trace_write(FILE *out, const fsdp__recorder *recorder, const fsdp__trace_clock *clock,
                               const fsdp__trace_plan *plan);
-
-#endif

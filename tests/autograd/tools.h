@@ -1,6 +1,5 @@
 /* tools.h - small things the tests of autograd, ops and nn share. */
-#ifndef TESTS_AUTOGRAD_TOOLS_H
-#define TESTS_AUTOGRAD_TOOLS_H
+#pragma once
 
 #include "base/rng.h"
 #include "fsdp/autograd.h"
@@ -15,5 +14,3 @@ fsdp_tensor *make_floats(fsdp_device *device, int64_t count, const float *values
 fsdp_tensor *make_ids(fsdp_device *device, int ndim, const int64_t *shape, const int32_t *ids);
 /* First element. */
 double first_of(const fsdp_tensor *tensor);
-
-#endif

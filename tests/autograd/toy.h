@@ -1,6 +1,5 @@
 /* toy.h - a few operations of the tests' own, so that the tape is tested without ops/. */
-#ifndef TESTS_AUTOGRAD_TOY_H
-#define TESTS_AUTOGRAD_TOY_H
+#pragma once
 
 #include "autograd/autograd.h"
 #include "autograd/tools.h"
@@ -20,5 +19,3 @@ fsdp_context *toy_begin(void);
 void toy_end(fsdp_context *context);
 fsdp_tensor *toy_leaf(fsdp_context *context, float value);
 double toy_grad(const fsdp_tensor *leaf);
-
-#endif

@@ -1,6 +1,5 @@
 /* scene.h - states of a few tensors of awkward shapes, cut in one way or another, whose values tell what they are. */
-#ifndef TESTS_CHECKPOINT_SCENE_H
-#define TESTS_CHECKPOINT_SCENE_H
+#pragma once
 
 #include "fsdp/checkpoint.h"
 #include "support/ranks.h"
@@ -73,5 +72,3 @@ typedef struct scene_saving {
 /* Ends each kind of save at many points; returns the sum of what the sweeps return. `seen` counts points over all of
  * them, for a sweep that tries only some. */
 int scene_each_saving(int (*sweep)(const scene_saving *what, int *seen));
-
-#endif

@@ -1,6 +1,5 @@
 /* fixture.h - a folder with a text and a config that trains a very small model on it in a moment. */
-#ifndef TESTS_CLI_FIXTURE_H
-#define TESTS_CLI_FIXTURE_H
+#pragma once
 
 #include <ctype.h>
 #include <dirent.h>
@@ -29,5 +28,3 @@ pid_t fixture_await_rank(const program *p, const char *mark, int rank);
 #define SAYS(expected, part, ...) CHECK_CONTAINS(RUN(expected, __VA_ARGS__).output, (part))
 
 #define FIXTURE_TEST(name) TEST_OF(name, fixture_setup, NULL, fixture *f)
-
-#endif

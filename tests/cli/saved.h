@@ -1,6 +1,5 @@
 /* saved.h - checkpoints of a model folder, as ranks of a run save them. */
-#ifndef TESTS_CLI_SAVED_H
-#define TESTS_CLI_SAVED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,5 +18,3 @@ void saved_make(int world, const saved *s);
 /* Writes the checkpoint at `path` (step-N) again, into `folder`, without one of its small files, as if who has saved it
  * had not known of it. */
 void saved_without(const char *path, const char *name, const char *folder);
-
-#endif

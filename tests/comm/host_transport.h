@@ -3,8 +3,7 @@
  * What it sends it copies out of the device's memory, and what it received back into it, by the calls for the inside of
  * a stream's work; its own memory no device is told of. In between, ranks that are threads exchange on the CPU. It has
  * what any transport must have, and nothing else. */
-#ifndef TESTS_COMM_HOST_TRANSPORT_H
-#define TESTS_COMM_HOST_TRANSPORT_H
+#pragma once
 
 #include "comm/transport_ops.h"
 
@@ -13,5 +12,3 @@ fsdp_status host_transport_packed(fsdp__collective all_gather, fsdp__collective 
                                   const fsdp__call *call, fsdp__traffic *traffic);
 
 extern const fsdp__comm_ops host_transport_ops;
-
-#endif

@@ -1,6 +1,5 @@
 /* rank_gpu.h - ranks that have a fake GPU of their own each, and exchange by NCCL. */
-#ifndef TESTS_COMM_RANK_GPU_H
-#define TESTS_COMM_RANK_GPU_H
+#pragma once
 
 #include "fsdp/comm.h"
 #include "support/ranks.h"
@@ -21,5 +20,3 @@ void *rank_gpu_new(const rank_gpu *g, const void *host, size_t bytes);
 void rank_gpu_free(const rank_gpu *g, void *data, size_t bytes);
 /* Runs `body` on threads, with eight GPUs. */
 void rank_gpu_run(int world, test_rank_body body, void *arg);
-
-#endif

@@ -1,7 +1,6 @@
 /* comm/rank_peer.h - ranks whose GPUs are fake (tests/backend/fakecuda) and read each other's memory: what they are
  * opened with, calls whose bits are those of calls through the host, and ranks that are processes. */
-#ifndef TESTS_RANK_PEER_H
-#define TESTS_RANK_PEER_H
+#pragma once
 
 #include "comm/group_calls.h"
 #include "comm/health/board.h"
@@ -74,5 +73,3 @@ enum {
 /* Returns the board of the arena that the rank has joined. */
 fsdp__board *rank_peer_board(fsdp_context *context);
 void rank_children_run(rank_child c, int (*body)(const rank_child *, fsdp_context *));
-
-#endif

@@ -1,8 +1,7 @@
 /* suite.h - the plain collectives against naive results, for ranks that are threads and ranks that are processes.
  *
  * Every rank can compute what every other one contributes, so each checks all of its own results. */
-#ifndef TESTS_COMM_SUITE_H
-#define TESTS_COMM_SUITE_H
+#pragma once
 
 #include "fsdp/comm.h"
 #include "support/test.h"
@@ -70,5 +69,3 @@ void suite_objects(fsdp_process_group *group);
 
 /* Sets n elements to a rank's values of 0, 1, ...; after 4099 they come again, so that many cost little. */
 void suite_fill(fsdp_dtype dtype, void *p, int64_t n, double (*value)(int rank, int64_t i), int rank);
-
-#endif

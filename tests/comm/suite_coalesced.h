@@ -1,7 +1,6 @@
 /* suite_coalesced.h - the coalesced collectives: uneven and empty shards, casts, every kind of memory, the same bits.
  */
-#ifndef TESTS_COMM_SUITE_COALESCED_H
-#define TESTS_COMM_SUITE_COALESCED_H
+#pragma once
 
 #include "comm/suite.h"
 
@@ -17,5 +16,3 @@ int64_t suite_rows(const fsdp_sharded_buffer *b, int rank);
 void suite_gather_blocks(const suite *s, suite_memory memory, fsdp_dtype shard_dtype, fsdp_dtype unsharded_dtype,
                          bool in_place);
 void suite_blocks(const suite *s);
-
-#endif

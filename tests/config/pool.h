@@ -1,6 +1,5 @@
 /* pool.h - a table of keys that is not a training run's. */
-#ifndef TESTS_CONFIG_POOL_H
-#define TESTS_CONFIG_POOL_H
+#pragma once
 
 #include "config/config.h"
 
@@ -30,5 +29,3 @@ typedef struct pool {
 } pool;
 
 extern const fsdp__key_table pool_table;
-
-#endif

@@ -1,6 +1,5 @@
 /* row_fixture.h - files of rows for tests. */
-#ifndef TESTS_DATA_ROW_FIXTURE_H
-#define TESTS_DATA_ROW_FIXTURE_H
+#pragma once
 
 #include "data/packing.h"
 
@@ -21,5 +20,3 @@ void row_file_close(row_file *f);
 
 /* Writes the conversations of sft-tokens.json to a file. */
 void row_file_write_reference(const char *path);
-
-#endif

@@ -1,6 +1,5 @@
 /* text_fixture.h - a folder with a small tokenizer (tokenizer/small.h, and an end-of-text token), and texts in it. */
-#ifndef TESTS_DATA_TEXT_FIXTURE_H
-#define TESTS_DATA_TEXT_FIXTURE_H
+#pragma once
 
 #include "fsdp/tokenize.h"
 #include "support/test.h"
@@ -25,5 +24,3 @@ void text_refused(const text_fixture *f, const char *name, const fsdp_tokenize_o
 /* f->out holds these; the list ends with -1. */
 void text_tokens(const text_fixture *f, const int32_t *expected);
 #define CHECK_TOKENS(...) text_tokens(&f, (const int32_t[]){__VA_ARGS__, -1})
-
-#endif

@@ -1,8 +1,7 @@
 /* explain/own.h - a model as a caller has it, with one tensor under two names and nothing that divides by the ranks:
  *
  *     Tied: table = Embedding(11,7)   up = Linear(7,13)   down = Linear(13,7)   head: table.weight */
-#ifndef TESTS_EXPLAIN_OWN_H
-#define TESTS_EXPLAIN_OWN_H
+#pragma once
 
 #include "fsdp/explain.h"
 #include "fsdp/ops.h"
@@ -14,5 +13,3 @@ enum {
 
 fsdp_module *own_build(void *arg, fsdp_context *context, fsdp_device *device);
 fsdp_tensor *own_loss(void *arg, fsdp_module *module, fsdp_device *device);
-
-#endif

@@ -1,6 +1,5 @@
 /* explain/real.h - a step that is taken, to hold beside what was said of it. */
-#ifndef TESTS_EXPLAIN_REAL_H
-#define TESTS_EXPLAIN_REAL_H
+#pragma once
 
 #include "fsdp/explain.h"
 #include "support/ranks.h"
@@ -27,5 +26,3 @@ void real_release(real_result *result);
 /* What fsdp_explain says of each rank is what was, to the byte: memory by kind, calls and bytes by kind, what
  * goes between machines, parts. */
 void real_compare(int world, const fsdp_explain_model *model, const fsdp_train_config *config, const real_result *was);
-
-#endif

@@ -1,6 +1,5 @@
 /* damage.h - one way or another of spoiling a file, the same for the same seed. */
-#ifndef TESTS_FAULTS_DAMAGE_H
-#define TESTS_FAULTS_DAMAGE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,5 +14,3 @@ enum {
     DAMAGE_KINDS = 8
 };
 void damage_kind(const char *path, int kind, char what[200]);
-
-#endif

@@ -1,7 +1,6 @@
 /* other_user.h - another user, who may write where this one saves. Root is the user, since only root can be another one
  * for a while. */
-#ifndef TESTS_FAULTS_OTHER_USER_H
-#define TESTS_FAULTS_OTHER_USER_H
+#pragma once
 
 #include <stdatomic.h>
 #include <sys/types.h>
@@ -48,5 +47,3 @@ void other_swapper_start(other_swapper *s);
 void other_swapper_stop(other_swapper *s);
 /* Whether there is to be another try: the other user must have swapped something, or nothing was tried. */
 bool other_goes_on(const other_swapper *s, int tries);
-
-#endif

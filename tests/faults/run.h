@@ -1,6 +1,5 @@
 /* run.h - a run of the program that is watched from outside: what it has printed, and which processes are its own. */
-#ifndef TESTS_FAULTS_RUN_H
-#define TESTS_FAULTS_RUN_H
+#pragma once
 
 #include "cli/fixture.h"
 
@@ -19,5 +18,3 @@ pid_t run_await_process(run *r, const char *entry);
 void run_await_nothing(run *r);
 /* Waits for its end; r->program has output and status. */
 void run_wait(run *r);
-
-#endif

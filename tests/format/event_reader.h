@@ -1,6 +1,5 @@
 /* event_reader.h - reads event files with a reader of its own: every checksum is compared, and every field is known. */
-#ifndef TESTS_FORMAT_EVENT_READER_H
-#define TESTS_FORMAT_EVENT_READER_H
+#pragma once
 
 #include "support/test.h"
 
@@ -30,5 +29,3 @@ read_events events_read_folder(const char *folder, char *path, size_t path_bytes
 void events_free(read_events *events);
 /* Finds the one with this tag at a step; fails if there is none. NULL where `must` is false. */
 const read_event *events_find(const read_events *events, const char *tag, int64_t step, bool must);
-
-#endif

@@ -1,6 +1,5 @@
 /* garden.h - folders of a kind of their own, with a gate and flowers, published and looked at. */
-#ifndef FORMAT_GARDEN_H
-#define FORMAT_GARDEN_H
+#pragma once
 
 #include "format/publish.h"
 
@@ -24,5 +23,3 @@ fsdp_status garden_begin(garden *g);
 fsdp_status garden_plant(garden *g, const char *flower, const char *text);
 /* That it is so, and nothing is left over. */
 void garden_check(const garden *g, const char *flower, const char *text);
-
-#endif

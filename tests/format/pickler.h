@@ -1,6 +1,5 @@
 /* pickler.h - pickles as torch.save writes them, and archives around them, made by hand. */
-#ifndef FORMAT_PICKLER_H
-#define FORMAT_PICKLER_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -39,5 +38,3 @@ typedef struct archived {
 void write_archive(const char *path, const archived *members, int count);
 /* The file of torch.save with these views, and `numel` floats 0, 1, 2, ... as each of the storages "0", "1", ... */
 void write_torch_file(const char *path, const pickled_view *views, int count, int storages, int numel);
-
-#endif

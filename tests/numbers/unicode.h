@@ -1,6 +1,5 @@
 /* numbers/unicode.h - made by unicode.py with tokenizers 0.23.3. */
-#ifndef TESTS_NUMBERS_UNICODE_H
-#define TESTS_NUMBERS_UNICODE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -395,5 +394,3 @@ static const char *const drawn[][3] = {
     {"[^a-z]\\P{M}+\077\077[^]a]*+", "b1{c\352\237\213a1\013f]\303\237tb,", "b|1{c\352\237\213|a|1\013f|]\303\237tb,"},
 };
 /* clang-format on */
-
-#endif

@@ -1,7 +1,6 @@
 /* ops/gradient.h - cases that hold the gradients of an expression to difference quotients, and to what they are when
  * something is written to between forward and backward: the same, or an error. */
-#ifndef TESTS_OPS_GRADIENT_H
-#define TESTS_OPS_GRADIENT_H
+#pragma once
 
 #include "fsdp/autograd.h"
 #include "support/scope.h"
@@ -22,5 +21,3 @@ void check_gradient(fsdp_gradcheck_function function, const int64_t *shapes);
     {                                                                  \
         check_gradient(name##_of, (const int64_t[]){__VA_ARGS__, -1}); \
     }
-
-#endif

@@ -1,7 +1,6 @@
 /* swish.h - an operation as a user writes one, with the public headers alone: x sigmoid(slope x), fused, by kernels on
  * pointers. */
-#ifndef TESTS_OPS_SWISH_H
-#define TESTS_OPS_SWISH_H
+#pragma once
 
 #include "fsdp/ops.h"
 
@@ -9,5 +8,3 @@
 fsdp_tensor *swish(fsdp_tensor *x, fsdp_tensor *slope);
 /* How often the forward's kernel has run, on any thread. */
 int swish_runs(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* two_backwards.h - a small sharded model, two of whose steps are taken: what its kernels, gradients and memory are, to
  * compare models that differ in how their operations are put together. */
-#ifndef TESTS_OPS_TWO_BACKWARDS_H
-#define TESTS_OPS_TWO_BACKWARDS_H
+#pragma once
 
 #include "device/kernel_args.h"
 #include "fsdp/adapter.h"
@@ -34,5 +33,3 @@ void two_take(fsdp_context *context, fsdp_module *model, fsdp_adapter *adapter, 
 /* Compares losses and gradients; with a tolerance of 0 by bits. */
 void two_check_close(const two_backwards *a, const two_backwards *b, double tolerance);
 void two_free(two_backwards *t);
-
-#endif

@@ -1,7 +1,6 @@
 /* optim/trainee.h - a model and its optimizer on the dry device that stands for a GPU, which reserves what a GPU would,
  * and computes nothing. */
-#ifndef TESTS_OPTIM_TRAINEE_H
-#define TESTS_OPTIM_TRAINEE_H
+#pragma once
 
 #include "fsdp/nn.h"
 #include "fsdp/optim.h"
@@ -31,5 +30,3 @@ void trainee_step(const trainee *t);
 fsdp_memory_stats trainee_memory(const fsdp_device *device);
 /* Returns whether more is reserved than the largest step so far needed, and a share of that. */
 bool trainee_is_far(const fsdp_device *device, double share);
-
-#endif

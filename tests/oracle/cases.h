@@ -1,6 +1,5 @@
 /* cases.h - for every kernel a function that draws one call (shapes, strides, flags, dtypes) and checks it. */
-#ifndef TESTS_ORACLE_CASES_H
-#define TESTS_ORACLE_CASES_H
+#pragma once
 
 #include "oracle/trial.h"
 
@@ -25,5 +24,3 @@ void draw_product(test_case *c, fsdp__matmul_args *a, bool sums);
 #define PRODUCT_VALUES(a)                                                                                       \
     (long)(a).m, (long)(a).n, (long)(a).k, (long)(a).batch, (long)(a).a_row, (long)(a).b_row, (a).bias != NULL, \
         (double)(a).alpha, (a).accumulate, (a).sums != NULL, (a).gelu
-
-#endif

@@ -1,7 +1,6 @@
 /* hold.h - holds tables of kernels to the oracle: each kernel on random uneven shapes from a fixed seed, in every
  * floating dtype, with all that it may touch compared. A backend is held to it by naming its table. */
-#ifndef TESTS_ORACLE_HOLD_H
-#define TESTS_ORACLE_HOLD_H
+#pragma once
 
 #include "oracle/trial.h"
 
@@ -13,5 +12,3 @@ void oracle_hold_kernel(fsdp_stream *stream, const oracle_table *tables, int cou
 /* The CPU's table for what comes with `same_bits` behind it: that of the kernels which have the same bits on every
  * device, or NULL for another kernel. */
 const oracle_table *oracle_bits(fsdp__kernel kernel);
-
-#endif

@@ -1,8 +1,7 @@
 /* oracle.h - every kernel of device/kernels.h as plainly as possible: one loop nest over doubles each, values fetched
  * and rounded one at a time. They are a table of kernels like a backend's, which backends are held to (oracle/hold.h).
  */
-#ifndef TESTS_ORACLE_ORACLE_H
-#define TESTS_ORACLE_ORACLE_H
+#pragma once
 
 #include "device/kernels.h"
 
@@ -29,5 +28,3 @@ double oracle_round(fsdp_dtype dtype, double x);
 /* e4m3: the value of a code, and the code of the value nearest to x. */
 double oracle_float8_value(uint8_t code);
 uint8_t oracle_float8_code(double x);
-
-#endif

@@ -4,8 +4,7 @@
  * A case makes its buffers with an_input() and an_output(), points a struct of arguments at them and calls check().
  * check() runs the oracle, puts the buffers back as they were, runs a table, compares; with 1, 2, ... threads, which
  * must all give the same bits. Guard bytes around the buffers must stay as they are. */
-#ifndef TESTS_ORACLE_TRIAL_H
-#define TESTS_ORACLE_TRIAL_H
+#pragma once
 
 #include "base/compiler.h"
 #include "base/rng.h"
@@ -93,5 +92,3 @@ void check_everywhere(test_case *c, const void *args);
 
 /* The call on every table against the oracle. */
 #define check(c, args, ...) (expect((c), (args), __VA_ARGS__), check_everywhere((c), (args)))
-
-#endif

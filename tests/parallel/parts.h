@@ -1,6 +1,5 @@
 /* parallel/parts.h - a mesh of one team, and what a rank of it has of a tensor, held to the whole one. */
-#ifndef TESTS_PARALLEL_PARTS_H
-#define TESTS_PARALLEL_PARTS_H
+#pragma once
 
 #include "fsdp/dist.h"
 
@@ -11,5 +10,3 @@ fsdp_mesh *team_mesh(fsdp_context *context);
 void check_part(const char *name, const fsdp_tensor *tensor, const float *got, const float *whole);
 /* Compares two numbers as f32 sums of another order may differ. */
 void check_alike(const char *name, int64_t at, float got, float wanted);
-
-#endif

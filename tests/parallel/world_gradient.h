@@ -1,6 +1,5 @@
 /* parallel/world_gradient.h - holds the gradient of a computation of all ranks together to difference quotients. */
-#ifndef TESTS_PARALLEL_WORLD_GRADIENT_H
-#define TESTS_PARALLEL_WORLD_GRADIENT_H
+#pragma once
 
 #include "fsdp/parallel.h"
 #include "support/ranks.h"
@@ -18,5 +17,3 @@ void check_world_gradient(fsdp_context *context, const world_gradient *g, fsdp_t
 
 /* A leaf that requires a gradient, in the scope, with numbers below 1 that follow from `seed`. */
 fsdp_tensor *world_leaf(fsdp_context *context, fsdp_dtype dtype, int ndim, const int64_t *shape, uint64_t seed);
-
-#endif

@@ -1,6 +1,5 @@
 /* shard/codes.h - what values become on their way through a gather in one byte an element, as plainly as possible. */
-#ifndef TESTS_SHARD_CODES_H
-#define TESTS_SHARD_CODES_H
+#pragma once
 
 #include "fsdp/shard.h"
 
@@ -15,5 +14,3 @@ const fsdp_gather_extension *coded_extension(coded how);
 /* The whole parameter (outer, rows, inner), of which `ranks` ranks have rows each. Still to be rounded to the dtype
  * that is computed in. */
 void coded_round(coded how, float *values, int64_t outer, int64_t rows, int64_t inner, int ranks);
-
-#endif

@@ -4,8 +4,7 @@
  *     CutNet: table (6,5), used twice: x = input table, logits = x table^T     blocks = ModuleList of CutBlock
  *     CutBlock: x + (silu(gate) * up) down^T + bias, of rmsnorm(x)             fused = gate and up, (2 x 7, 5)
  */
-#ifndef TESTS_SHARD_CUT_NET_H
-#define TESTS_SHARD_CUT_NET_H
+#pragma once
 
 #include "fsdp/optim.h"
 #include "fsdp/shard.h"
@@ -55,5 +54,3 @@ enum {
     CUT_OPTIMIZERS
 };
 fsdp_optimizer *cut_net_optimizer(fsdp_module *module, int kind);
-
-#endif

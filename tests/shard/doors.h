@@ -1,6 +1,5 @@
 /* shard/doors.h - every front door, with its options that matter to what state and gradients look like. */
-#ifndef TESTS_SHARD_DOORS_H
-#define TESTS_SHARD_DOORS_H
+#pragma once
 
 #include "fsdp/fsdp1.h"
 #include "fsdp/replicate.h"
@@ -30,5 +29,3 @@ extern const door doors[DOORS];
 bool door_is_hybrid(const door *d, int world);
 /* `module` and the `units` below it, through the door. `mesh`: (replicate, shard) where it is hybrid, else NULL. */
 void door_wrap(const door *d, fsdp_module *module, fsdp_module *const *units, int unit_count, fsdp_mesh *mesh);
-
-#endif

@@ -1,7 +1,6 @@
 /* shard/doubling.h - an extension of gathers: twice the values are sent, in the dtype of the shard, and half of what
  * arrives is the parameter. It changes no bit of the results. */
-#ifndef TESTS_SHARD_DOUBLING_H
-#define TESTS_SHARD_DOUBLING_H
+#pragma once
 
 #include "fsdp/shard.h"
 
@@ -15,5 +14,3 @@ typedef struct doubler {
 fsdp_gather_extension doubling(doubler *d);
 /* For the option `extends`: the weight of every layer "up". */
 bool doubles_up(void *arg, const char *name, const fsdp_tensor *parameter);
-
-#endif

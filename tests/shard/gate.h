@@ -1,6 +1,5 @@
 /* gate.h - a place where a stream stands until the test lets it go on. */
-#ifndef TESTS_SHARD_GATE_H
-#define TESTS_SHARD_GATE_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -28,5 +27,3 @@ fsdp_status gate_put(gate *g, fsdp_stream *stream);
 fsdp_status gate_put_on_device(gate *g, fsdp_stream *stream);
 void gate_open(gate *g);
 void gate_free(gate *g);
-
-#endif

@@ -1,6 +1,5 @@
 /* shard/log.h - what a rank saw in a run of a random test, and whether another run showed the same. */
-#ifndef TESTS_SHARD_LOG_H
-#define TESTS_SHARD_LOG_H
+#pragma once
 
 #include "support/test.h"
 
@@ -30,5 +29,3 @@ typedef enum log_equality {
 
 /* Says what the first difference is (at most `bytes`). `*call` becomes the one that showed it. */
 bool run_log_same(const run_log *a, const run_log *b, log_equality how, int *call, char *text, size_t bytes);
-
-#endif

@@ -3,8 +3,7 @@
  *     Net:  input = Linear(5,7)   blocks = ModuleList of n Block   norm = LayerNorm(7)   head = Linear(7,6)
  *     Block: x + down(gelu(up(x)))    up = Linear(7,11)   down = Linear(11,7)
  */
-#ifndef TESTS_SHARD_NET_H
-#define TESTS_SHARD_NET_H
+#pragma once
 
 #include "base/compiler.h"
 #include "device/kernels.h"
@@ -87,5 +86,3 @@ float *net_values(fsdp_module *module, int64_t *count);
 void net_check_same(float *values, float *expected, int64_t count);
 /* What `steps` steps of the plain network on one rank give: the values everything is compared with. free() it. */
 float *net_expected(int blocks, int steps, int64_t *count);
-
-#endif

@@ -1,6 +1,5 @@
 /* shard/net_bytes.h - what the groups of the small network take, in closed form. */
-#ifndef TESTS_SHARD_NET_BYTES_H
-#define TESTS_SHARD_NET_BYTES_H
+#pragma once
 
 #include "shard/net.h"
 
@@ -16,5 +15,3 @@ size_t rounded(size_t bytes);
 /* Sharded over `world` ranks. */
 group_bytes block_bytes(int64_t world);
 group_bytes root_bytes(int64_t world);
-
-#endif

@@ -1,7 +1,6 @@
 /* shard/rank_sum.h - sums over ranks, in the order that [Note: order of addition] in comm/transport/order.h promises.
  */
-#ifndef TESTS_SHARD_RANK_SUM_H
-#define TESTS_SHARD_RANK_SUM_H
+#pragma once
 
 #include "fsdp/dtype.h"
 
@@ -10,5 +9,3 @@ float *rank_sum_joined(float *total, float *more, int64_t numel);
 /* What `count` ranks bring (taken over; NULL: nothing), `block` of them at a time (test_rank_block): where that is more
  * than one their sums are rounded to the dtype. NULL: nobody brings anything. */
 float *rank_sum(float **brought, int count, int block, fsdp_dtype dtype, int64_t numel);
-
-#endif

@@ -1,6 +1,5 @@
 /* shard/residences.h - where and how a random test runs the same calls: residences of memory, streams. */
-#ifndef TESTS_SHARD_RESIDENCES_H
-#define TESTS_SHARD_RESIDENCES_H
+#pragma once
 
 #include "fsdp/shard.h"
 
@@ -24,5 +23,3 @@ fsdp_offload_policy residence_offload(const residence *where, uint64_t number);
 /* Whether shards that may rest in halves do: in memory of their own, and not on the host. (Ranks of
  * other processes would not say what they have seen of ties.) */
 bool residence_splits(const residence *where, uint64_t number);
-
-#endif

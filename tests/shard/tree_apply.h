@@ -1,6 +1,5 @@
 /* shard/tree_apply.h - what a parameter does to x: alone, and where a team of ranks has cut it. */
-#ifndef TESTS_SHARD_TREE_APPLY_H
-#define TESTS_SHARD_TREE_APPLY_H
+#pragma once
 
 #include "fsdp/dist.h"
 #include "shard/tree_plan.h"
@@ -11,5 +10,3 @@ fsdp_tensor *tree_apply(const tree_plan *plan, int param, fsdp_tensor *x, fsdp_t
                         fsdp_process_group *team);
 /* Cuts the parameters of all modules, which are whole, over a team, as the plan says. [collective] */
 void tree_cut(const tree_plan *plan, fsdp_module *const *modules, fsdp_mesh *team);
-
-#endif

@@ -1,6 +1,5 @@
 /* shard/tree_calls.h - carrying out the calls of a plan, on ranks and on plain trees. */
-#ifndef TESTS_SHARD_TREE_CALLS_H
-#define TESTS_SHARD_TREE_CALLS_H
+#pragma once
 
 #include "shard/tree_player.h"
 
@@ -77,5 +76,3 @@ void tree_shard_again(tree_player *player, uint32_t states);
 /* A plain tree keeps what its forward has made of parameters for the backward, where a sharded one gathers new values.
  */
 bool tree_can_write(const tree_player *player);
-
-#endif

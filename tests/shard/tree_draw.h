@@ -1,6 +1,5 @@
 /* shard/tree_draw.h - plans drawn from a seed, on which alone they depend. */
-#ifndef TESTS_SHARD_TREE_DRAW_H
-#define TESTS_SHARD_TREE_DRAW_H
+#pragma once
 
 #include "shard/tree_plan.h"
 
@@ -30,5 +29,3 @@ int tree_draw_team_size(uint64_t *random, const tree_plan *plan);
 void tree_draw_team(uint64_t *random, int team, tree_plan *plan);
 /* States become units of FSDP1, likewise. */
 void tree_make_units(tree_plan *plan);
-
-#endif

@@ -1,6 +1,5 @@
 /* shard/tree_module.h - the modules of a plan: one type, that does what its node says. */
-#ifndef TESTS_SHARD_TREE_MODULE_H
-#define TESTS_SHARD_TREE_MODULE_H
+#pragma once
 
 #include "shard/tree_plan.h"
 
@@ -30,5 +29,3 @@ void tree_modules_create(fsdp_context *context, fsdp_device *device, tree_feed *
 
 /* A node of the tree, or a subtree, with the outputs that are taken made one. NULL when it failed. */
 fsdp_tensor *tree_run_node(fsdp_module *module, int number, int rank, fsdp_tensor *x);
-
-#endif

@@ -1,6 +1,5 @@
 /* shard/tree_plain.h - a backward of the plain tree, for every rank, and the reductions behind it. */
-#ifndef TESTS_SHARD_TREE_PLAIN_H
-#define TESTS_SHARD_TREE_PLAIN_H
+#pragma once
 
 #include "shard/tree_player.h"
 
@@ -11,5 +10,3 @@ void tree_plain_reduce(tree_player *player, uint32_t states, uint32_t across);
 fsdp_tensor *tree_plain_arrived(tree_player *player, int param, fsdp_tensor *w);
 void tree_drop_wides(tree_player *player);
 void tree_plain_backward(tree_player *player, tree_slot *slot, bool keep);
-
-#endif

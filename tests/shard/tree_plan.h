@@ -3,8 +3,7 @@
  * Every node takes and gives (rows, width). It applies the first half of its parameters, calls its children as its flow
  * says, and applies the other half. A node may be a child of several: edges go from lower to higher numbers. A state is
  * one call of fully_shard; state 0 is the root's. */
-#ifndef TESTS_SHARD_TREE_PLAN_H
-#define TESTS_SHARD_TREE_PLAN_H
+#pragma once
 
 #include "fsdp/wrap.h"
 #include "shard/codes.h"
@@ -301,5 +300,3 @@ bool tree_is_coded(const tree_plan *plan);
 bool tree_adds_otherwise(const tree_plan *plan);
 /* Whether the parameter's gradient is computed as wide as it is reduced, where the device does so. */
 bool tree_is_wide(const tree_plan *plan, int param);
-
-#endif

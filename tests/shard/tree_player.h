@@ -4,8 +4,7 @@
  * The plain tree runs every rank's batch, one rank after the other. Each rank has unreduced gradients of its own, which
  * are put in place around its backward; a reduction rounds those of the ranks as the policy says, adds them in their
  * order, those of a replica first, divides, and adds to the tree's gradients. */
-#ifndef TESTS_SHARD_TREE_PLAYER_H
-#define TESTS_SHARD_TREE_PLAYER_H
+#pragma once
 
 #include "fsdp/checkpoint.h"
 #include "fsdp/optim.h"
@@ -140,5 +139,3 @@ void tree_observe(tree_player *player);
 float *tree_read(const fsdp_tensor *tensor);
 /* Moves this part of dimension `dim` of values of that shape to the front, and changes the shape to the part's. */
 void tree_take_part(float *values, int ndim, int64_t *shape, int dim, int parts, int part);
-
-#endif

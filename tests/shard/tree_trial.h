@@ -1,6 +1,5 @@
 /* shard/tree_trial.h - plans, run plain and in residences: do they show the same everywhere? */
-#ifndef TESTS_SHARD_TREE_TRIAL_H
-#define TESTS_SHARD_TREE_TRIAL_H
+#pragma once
 
 #include "shard/tree_plan.h"
 
@@ -24,5 +23,3 @@ typedef struct tree_trial {
  *     FSDP_<name>_SEED=n     runs only plan n, in every residence
  *     FSDP_TREE_TRACE=1      prints calls as rank 0 makes them */
 void tree_try(const tree_trial *trial);
-
-#endif

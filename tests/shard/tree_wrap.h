@@ -1,6 +1,5 @@
 /* shard/tree_wrap.h - trees whose states are chosen by a wrap policy: what the rule gives, as plainly as possible. */
-#ifndef TESTS_SHARD_TREE_WRAP_H
-#define TESTS_SHARD_TREE_WRAP_H
+#pragma once
 
 #include "shard/tree_player.h"
 
@@ -14,5 +13,3 @@ void tree_settle_wrap(tree_plan *plan);
 int tree_wrap_order(const tree_plan *plan, int *order);
 /* All of the states in one call; `options` are those of a state. */
 void tree_shard_by_policy(tree_player *player, fsdp_shard_options (*options)(tree_player *player, int state));
-
-#endif

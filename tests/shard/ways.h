@@ -3,8 +3,7 @@
  *
  * A body notes what it sees. Ways of the same dtype must note the same bits. In f32 a body may also run on a plain
  * model, which must note nearly the same: then it runs once with `way` NULL, in a world of one that stands for all. */
-#ifndef TESTS_SHARD_WAYS_H
-#define TESTS_SHARD_WAYS_H
+#pragma once
 
 #include <unistd.h>
 
@@ -83,5 +82,3 @@ void in_every_way(way_body body, int check);
         by(name##_in_a_way, __VA_ARGS__);                             \
     }                                                                 \
     static void name##_in_a_way(FSDP__UNUSED fsdp_context *context, way_run *run)
-
-#endif

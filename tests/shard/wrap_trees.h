@@ -1,7 +1,6 @@
 /* shard/wrap_trees.h - the two module trees for which PyTorch's units are known (its README names them MyModel and
  * Enc), as shapes on the meta device. Their forwards are never run. */
-#ifndef TESTS_SHARD_WRAP_TREES_H
-#define TESTS_SHARD_WRAP_TREES_H
+#pragma once
 
 #include "fsdp/nn.h"
 #include "support/test.h"
@@ -15,5 +14,3 @@ fsdp_module *enc_create(fsdp_context *context);
 /* A module of its own type, without parameters. */
 fsdp_module *wrap_tree_part(fsdp_context *context, const fsdp_module_type *type);
 void wrap_tree_add(fsdp_module *parent, const char *name, fsdp_module *child);
-
-#endif

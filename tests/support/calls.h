@@ -1,7 +1,6 @@
 /* calls.h - calls of the system that fail on demand, or say what another machine would hear. A program that uses one of
  * these gets stat, fstat and readdir of its own in front of the C library's. */
-#ifndef SUPPORT_CALLS_H
-#define SUPPORT_CALLS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,5 +14,3 @@ void test_fail_readdir(bool fails);
 void test_limit_room(int64_t bytes);
 /* From here on stat and fstat give each file system another number, as it has on another machine. */
 void test_renumber_devices(bool other);
-
-#endif

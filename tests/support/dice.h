@@ -1,6 +1,5 @@
 /* support/dice.h - what is drawn from a seed: splitmix64, the same everywhere. */
-#ifndef TESTS_SUPPORT_DICE_H
-#define TESTS_SUPPORT_DICE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,5 +21,3 @@ typedef struct dice_seeds {
  *     FSDP_<name>_FROM=n     from n on
  *     FSDP_<name>_COUNT=n    so many */
 dice_seeds dice_seeds_of(const char *name, uint64_t usual);
-
-#endif

@@ -6,8 +6,7 @@
  * A rename happens or does not, and a folder that is not empty is not gone.
  *
  * A program that calls disk_record gets calls of its own for those of the C library: see disk.c for which. */
-#ifndef SUPPORT_DISK_H
-#define SUPPORT_DISK_H
+#pragma once
 
 #include <limits.h>
 #include <stdbool.h>
@@ -77,5 +76,3 @@ typedef enum disk_luck {
 bool disk_is_sure(const disk *d, int calls);
 /* Makes `folder`, which is not there, what the watched one is after the cut. */
 void disk_cut(const disk *d, int calls, int luck, const char *folder);
-
-#endif

@@ -1,7 +1,6 @@
 /* frost.h - a control group that freezes processes, of either version. It is gone when its test is, however that ends.
  */
-#ifndef TESTS_SUPPORT_FROST_H
-#define TESTS_SUPPORT_FROST_H
+#pragma once
 
 #include <stdbool.h>
 #include <sys/types.h>
@@ -31,5 +30,3 @@ bool frost_take(const frost *f, pid_t pid);
 bool frost_thaw(const frost *f);
 /* Removes the group, once what was in it has ended. */
 void frost_end(const frost *f);
-
-#endif

@@ -1,6 +1,5 @@
 /* support/growing.h - a system whose segments can become longer, as long as it has memory, for tests of the ledger. */
-#ifndef TESTS_SUPPORT_GROWING_H
-#define TESTS_SUPPORT_GROWING_H
+#pragma once
 
 #include "device/allocator.h"
 #include "support/test.h"
@@ -43,5 +42,3 @@ typedef struct growing {
  * that some of a hole may stay at both ends, or to a segment's end; or in pieces, as they were mapped, like a driver.
  */
 fsdp__allocator *growing_allocator(growing *g);
-
-#endif

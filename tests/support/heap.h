@@ -1,6 +1,5 @@
 /* support/heap.h - what tests allocate. support/test.h gives these functions the names of the C library's. */
-#ifndef TESTS_SUPPORT_HEAP_H
-#define TESTS_SUPPORT_HEAP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,5 +12,3 @@ void *heap_calloc(size_t count, size_t bytes);
 void *heap_realloc(void *memory, size_t bytes);
 /* Also frees what the C library, or another process, has allocated. */
 void heap_free(void *memory);
-
-#endif

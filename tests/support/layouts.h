@@ -1,6 +1,5 @@
 /* support/layouts.h - draws how a mesh cuts a tensor, and says by the definition which elements each rank holds. */
-#ifndef TESTS_SUPPORT_LAYOUTS_H
-#define TESTS_SUPPORT_LAYOUTS_H
+#pragma once
 
 #include "fsdp/dist.h"
 
@@ -23,5 +22,3 @@ void layout_draw(uint64_t *dice, int mesh_ndim, const int64_t *mesh, int ndim, c
 int64_t layout_elements(const drawn_layout *l, const int *coordinates, int64_t *elements, int64_t *local_shape);
 /* Returns how many ranks hold each element. */
 int64_t layout_copies(const drawn_layout *l);
-
-#endif

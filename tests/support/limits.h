@@ -1,6 +1,5 @@
 /* support/limits.h - limits of this process for a while. */
-#ifndef TESTS_SUPPORT_LIMITS_H
-#define TESTS_SUPPORT_LIMITS_H
+#pragma once
 
 #include <sys/resource.h>
 
@@ -13,5 +12,3 @@ void test_set_address_space(struct rlimit limit);
 /* From here on no thread can start that does not say how large its stack is: the usual one is too large for any memory.
  */
 void test_refuse_threads(bool refuses);
-
-#endif

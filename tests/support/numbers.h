@@ -2,8 +2,7 @@
  * write. X.npy has the values of all tensors, one after the other; X.txt says who made them, and then each tensor's
  * name and shape. A file that is not so fails the test. Whoever uses this links the layer data, which has the reader of
  * .npy. */
-#ifndef TESTS_SUPPORT_NUMBERS_H
-#define TESTS_SUPPORT_NUMBERS_H
+#pragma once
 
 #include "support/test.h"
 
@@ -22,5 +21,3 @@ const number_tensor *number_get(const char *x, const char *name, const char *par
 int number_count(const char *x, const char *prefix);
 /* All of X.npy, whose elements must be of this type; free() it. */
 void *number_array(const char *x, fsdp_dtype dtype, int64_t *count);
-
-#endif

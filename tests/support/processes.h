@@ -3,8 +3,7 @@
  * Memory is copied by a fork, but for what tests/support/main.c puts on the cases' stack where FSDP_TEST_RANKS asks for
  * processes: what a case hands to its ranks from there all of them read and write. What a rank allocates, its own
  * process has; rank 0 is a thread of the process that runs the case, so its allocations live on. */
-#ifndef TESTS_SUPPORT_PROCESSES_H
-#define TESTS_SUPPORT_PROCESSES_H
+#pragma once
 
 #include "fsdp/context.h"
 #include "support/test.h"
@@ -27,5 +26,3 @@ typedef struct test_processes {
 
 /* Runs all ranks, and returns when they have ended. */
 void test_run_processes(const test_processes *p);
-
-#endif

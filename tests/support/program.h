@@ -1,6 +1,5 @@
 /* program.h - starts the program `fsdp` (or any other) and keeps what it printed. */
-#ifndef TESTS_SUPPORT_PROGRAM_H
-#define TESTS_SUPPORT_PROGRAM_H
+#pragma once
 
 #include <errno.h>
 #include <fcntl.h>
@@ -41,5 +40,3 @@ void program_wait(program *p);
 void program_other_build(const char *from, const char *path);
 /* Starts, waits, and checks the exit status. */
 program program_run(const char *directory, int expected, const char *const *argv);
-
-#endif

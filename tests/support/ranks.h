@@ -1,6 +1,5 @@
 /* support/ranks.h - a test body on several ranks, as threads of this process. */
-#ifndef TESTS_SUPPORT_RANKS_H
-#define TESTS_SUPPORT_RANKS_H
+#pragma once
 
 #include "fsdp/comm.h"
 #include "support/machines.h"
@@ -92,5 +91,3 @@ void test_run_racing_ranks(int world, test_rank_body body, void *arg, char *race
  * machines->network is there while the ranks run. */
 void test_run_machines(int machines, int machine_ranks, bool one_level, test_rank_body body, void *arg);
 int test_try_machines(test_machines *machines, test_rank_body body, void *arg, char *text, size_t bytes);
-
-#endif

@@ -6,8 +6,7 @@
  *         ... fsdp_sum(fsdp_zeros(device, ...)) ...
  *     }
  */
-#ifndef TESTS_SUPPORT_SCOPE_H
-#define TESTS_SUPPORT_SCOPE_H
+#pragma once
 
 #include "support/test.h"
 
@@ -19,5 +18,3 @@ int scope_setup(void **state);
 int scope_teardown(void **state);
 
 #define SCOPE_TEST(name) TEST_WITH(name, scope_setup, scope_teardown)
-
-#endif

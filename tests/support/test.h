@@ -12,8 +12,7 @@
  *         fsdp_context_free(context);
  *     }
  */
-#ifndef TESTS_SUPPORT_TEST_H
-#define TESTS_SUPPORT_TEST_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -245,5 +244,3 @@ void test_leave_thread(void);
 #define calloc(count, bytes) heap_calloc(count, bytes)
 #define realloc(memory, bytes) heap_realloc(memory, bytes)
 #define free(memory) heap_free(memory)
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Messages are copied when they are sent, and arrive when the receiver next calls. A rank that cannot open it, or
  * closes it in a broken world, ends the exchanges of all, as mpirun ends all processes. */
-#ifndef TESTS_SUPPORT_THREAD_NETWORK_H
-#define TESTS_SUPPORT_THREAD_NETWORK_H
+#pragma once
 
 #include "comm/transport/network/network.h"
 
@@ -45,5 +44,3 @@ long long thread_network_bytes(const thread_network *network, int from_machine, 
 
 /* Messages with tag 0 to 3 that a rank has sent to another. */
 int thread_network_messages(thread_network *network, int from, int to, int tag);
-
-#endif

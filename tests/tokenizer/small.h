@@ -1,6 +1,5 @@
 /* small.h - a small tokenizer: a token for each byte (id = byte), and those of a few merges. */
-#ifndef TESTS_TOKENIZER_SMALL_H
-#define TESTS_TOKENIZER_SMALL_H
+#pragma once
 
 #include "fsdp/tokenizer.h"
 #include "support/test.h"
@@ -21,5 +20,3 @@ void check_encodes(const fsdp_tokenizer *tokenizer, const char *text, const fsdp
                    const int32_t *expected);
 #define CHECK_IDS(tokenizer, text, ...) \
     check_encodes((tokenizer), (text), NULL, (const int32_t[]){__VA_ARGS__ __VA_OPT__(, ) - 1})
-
-#endif

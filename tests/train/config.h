@@ -1,6 +1,5 @@
 /* train/config.h - configs of runs for tests. */
-#ifndef TESTS_TRAIN_CONFIG_H
-#define TESTS_TRAIN_CONFIG_H
+#pragma once
 
 #include "fsdp/train.h"
 
@@ -14,5 +13,3 @@ fsdp_train_config *test_small_config(const char *keys);
 #define SET(f, key, value) CHECK_OK(fsdp_train_config_set((f)->config, (key), (value)))
 /* Sets more of them. */
 void test_set_keys(fsdp_train_config *config, const char *keys, ...) FSDP_PRINTF(2, 3);
-
-#endif

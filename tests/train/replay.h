@@ -1,7 +1,6 @@
 /* train/replay.h - a run of PyTorch's as its file in the reference tells it, and the model and optimizer that it says,
  * made by the engine's calls. */
-#ifndef TESTS_TRAIN_REPLAY_H
-#define TESTS_TRAIN_REPLAY_H
+#pragma once
 
 #include <jansson.h>
 
@@ -46,5 +45,3 @@ double replay_backward(const replay *r, fsdp_module *model, int step, int micro)
 void replay_check_weights(const replay *r, fsdp_module *model);
 /* Of all parameters that are sharded. */
 fsdp_optimizer *replay_optimizer(const replay *r, fsdp_module *model);
-
-#endif

@@ -1,6 +1,5 @@
 /* train/story.h - a run of a very small model in pieces: what it reports, what it leaves on disk, and how it ends. */
-#ifndef TESTS_TRAIN_STORY_H
-#define TESTS_TRAIN_STORY_H
+#pragma once
 
 #include "fsdp/train.h"
 #include "support/ranks.h"
@@ -76,5 +75,3 @@ void story_leave(fsdp_context *context, void *passage);
 void story_find(fsdp_context *context, void *passage);
 
 #define STORY_TEST(name) TEST_OF(name, story_setup, NULL, story *s)
-
-#endif

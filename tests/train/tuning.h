@@ -1,6 +1,5 @@
 /* train/tuning.h - runs of preference tuning that the reference has done, too: eight pairs in each step. */
-#ifndef TESTS_TRAIN_TUNING_H
-#define TESTS_TRAIN_TUNING_H
+#pragma once
 
 #include <jansson.h>
 
@@ -40,5 +39,3 @@ void tuning_near(const tuning *t, const json_t *file, const char *list, int step
 void tuning_write_pairs(const story *s, const char *text);
 /* Has a story prefer these. */
 void tuning_prefer(story *s);
-
-#endif

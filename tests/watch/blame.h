@@ -1,6 +1,5 @@
 /* blame.h - ranks that record, one of which others wait for; and what a reader says of them. */
-#ifndef TESTS_WATCH_BLAME_H
-#define TESTS_WATCH_BLAME_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -31,5 +30,3 @@ void await_begun(const blame *b, int count);
 fsdp_status add_up(fsdp_process_group *group, int64_t count);
 /* All but one rank come to the second call. The one sees that they are there, and breaks the world. */
 void one_does_not_come(fsdp_context *context, void *arg);
-
-#endif

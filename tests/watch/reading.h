@@ -1,6 +1,5 @@
 /* watch/reading.h - reads a trace as its readers do, and checks what they demand of any. */
-#ifndef TESTS_WATCH_READING_H
-#define TESTS_WATCH_READING_H
+#pragma once
 
 #include <jansson.h>
 
@@ -24,5 +23,3 @@ int64_t reading_counter(const reading *r, int rank, const char *name);
 /* Returns a number or text from what the file says of itself, or of a rank. */
 json_t *reading_fact(const reading *r, const char *name);
 json_t *reading_rank_fact(const reading *r, int rank, const char *name);
-
-#endif

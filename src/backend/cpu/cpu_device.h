@@ -1,6 +1,5 @@
 /* cpu_device.h - shared by the files of the CPU, and by backends that compute on the CPU too (check/sim). */
-#ifndef BACKEND_CPU_CPU_DEVICE_H
-#define BACKEND_CPU_CPU_DEVICE_H
+#pragma once
 
 #include "device/impl.h"
 
@@ -32,5 +31,3 @@ fsdp_status fsdp__cpu_stream_await(fsdp_stream *stream, fsdp__mark mark);
     .stream_free = fsdp__cpu_stream_free, .stream_enqueue = fsdp__cpu_stream_enqueue,           \
     .stream_synchronize = fsdp__cpu_stream_synchronize, .stream_check = fsdp__cpu_stream_check, \
     .stream_mark = fsdp__cpu_stream_mark, .stream_await = fsdp__cpu_stream_await
-
-#endif

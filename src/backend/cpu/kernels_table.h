@@ -1,7 +1,6 @@
 /* kernels_table.h - the CPU's kernels by instruction set. Programs use fsdp__cpu_kernels (device/backend.h), which
  * takes the best set the processor has; tests and benchmarks walk all of them. */
-#ifndef BACKEND_CPU_KERNELS_TABLE_H
-#define BACKEND_CPU_KERNELS_TABLE_H
+#pragma once
 
 #include "device/backend.h"
 
@@ -17,5 +16,3 @@ fsdp__cpu_isa fsdp__cpu_best_isa(void);
 const char *fsdp__cpu_isa_name(fsdp__cpu_isa isa);
 /* Returns FSDP__KERNELS functions, or NULL if this processor cannot run them or this binary lacks them. */
 const fsdp__kernel_function *fsdp__cpu_isa_kernels(fsdp__cpu_isa isa);
-
-#endif

@@ -3,8 +3,7 @@
  * oneDNN's code wants its operands in layouts of its own: they are packed and unpacked one by one, so that what is used
  * often (the weight) is packed once. A status returned here is oneDNN's, 0 on success: threads of a kernel call these
  * functions, and only the caller of the kernel has a last error. */
-#ifndef BACKEND_CPU_NATIVE_CONV_H
-#define BACKEND_CPU_NATIVE_CONV_H
+#pragma once
 
 #include "device/kernels.h"
 
@@ -49,5 +48,3 @@ int fsdp__native_conv_run(const fsdp__native_conv *conv, float *const operands[F
 
 /* Returns whether the status says that there is no memory. */
 bool fsdp__native_conv_is_memory(int status);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * A core with AMX multiplies tiles of bf16 at eight times the rate of f32, with f32 sums. On such a core a product of
  * two bf16 matrices goes to oneDNN as it is, and nothing is widened. */
-#ifndef BACKEND_CPU_NATIVE_MATMUL_H
-#define BACKEND_CPU_NATIVE_MATMUL_H
+#pragma once
 
 #include "device/kernels.h"
 
@@ -12,5 +11,3 @@ bool fsdp__has_native_bf16(void);
 /* Computes the product, all dtypes f32 or bf16, with f32 sums rounded once. `*done` stays false, and nothing happens,
  * if oneDNN has no code for it: batches, a factor, strides that overlap, dtypes that the cores do not have. */
 fsdp_status fsdp__native_matmul(const fsdp__matmul_args *k, bool *done);
-
-#endif

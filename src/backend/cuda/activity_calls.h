@@ -1,8 +1,7 @@
 /* activity_calls.h - CUPTI, NVIDIA's library that records what a GPU runs: its functions, and what its answers mean.
  *
  * The plug-in is built without it where its headers are missing, and runs without it where the library is. */
-#ifndef BACKEND_CUDA_ACTIVITY_CALLS_H
-#define BACKEND_CUDA_ACTIVITY_CALLS_H
+#pragma once
 
 #ifdef FSDP_HAVE_CUPTI
 #include <cupti_activity.h>
@@ -40,5 +39,4 @@ fsdp_status fsdp__cupti_check(const fsdp__cupti *cupti, CUptiResult answer, cons
 #define FSDP__CUPTI_CALL(cupti, name, ...) \
     fsdp__cupti_check(cupti, (cupti)->name(__VA_ARGS__), "cupti" #name, __FILE__, __LINE__)
 
-#endif
 #endif

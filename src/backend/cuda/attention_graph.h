@@ -1,6 +1,5 @@
 /* attention_graph.h - attention as a graph of cuDNN's operations. */
-#ifndef BACKEND_CUDA_ATTENTION_GRAPH_H
-#define BACKEND_CUDA_ATTENTION_GRAPH_H
+#pragma once
 
 #include "backend/cuda/cudnn_graph.h"
 #include "device/kernel_args.h"
@@ -49,5 +48,3 @@ const char *fsdp__attention_call_of(const fsdp__attention_forward_args *args,
                                     fsdp__attention_call *call);
 /* Writes down the call as a graph, which is empty before; see its status. */
 void fsdp__attention_graph(const fsdp__attention_call *call, fsdp__cudnn_graph *graph);
-
-#endif

@@ -1,6 +1,5 @@
 /* cublaslt_calls.h - the functions of cublasLt that are used, opened when the first product runs. */
-#ifndef BACKEND_CUDA_CUBLASLT_CALLS_H
-#define BACKEND_CUDA_CUBLASLT_CALLS_H
+#pragma once
 
 #include <cublasLt.h>
 #include <stdint.h>
@@ -45,5 +44,3 @@ fsdp_status fsdp__cublaslt_status(const fsdp__cublaslt *lt, cublasStatus_t answe
 /* Opens the library for the current device. If it fails, nothing is open. */
 fsdp_status fsdp__cublaslt_open(fsdp__cublaslt *out);
 void fsdp__cublaslt_close(fsdp__cublaslt *lt);
-
-#endif

@@ -5,8 +5,7 @@
  * queued before them. A function of the host, or a wait for something that has not been issued yet, is queued, and the
  * stream's worker (device/worker.h) starts: whatever follows is issued by the worker, until its queue is empty. A mark
  * is passed when the work before it was issued; the moment that it carries is a cudaEvent_t. */
-#ifndef BACKEND_CUDA_CUDA_H
-#define BACKEND_CUDA_CUDA_H
+#pragma once
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -225,5 +224,3 @@ fsdp_status fsdp__cuda_copy_to_host(fsdp_stream *stream, void *host, const void 
 fsdp_status fsdp__cuda_hand_to_device(fsdp_stream *stream, void *device, const void *host, size_t bytes);
 /* Frees what copies of the stream have made; its work is done. */
 void fsdp__cuda_pieces_free(fsdp__cuda_stream *stream);
-
-#endif

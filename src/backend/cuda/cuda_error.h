@@ -1,6 +1,5 @@
 /* cuda_error.h - failures of CUDA's functions as statuses with a message, and the loss of a device. */
-#ifndef BACKEND_CUDA_CUDA_ERROR_H
-#define BACKEND_CUDA_CUDA_ERROR_H
+#pragma once
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -59,5 +58,3 @@ fsdp_status fsdp__cuda_check_host(const fsdp_device *device, cudaError_t error, 
 /* Gives something back, on a lost device, too. A failure does not replace the last error. */
 #define FSDP__CUDA_GIVE_BACK(device, call) fsdp__cuda_given_back((device), (call), #call, __FILE__, __LINE__)
 void fsdp__cuda_given_back(const fsdp_device *device, cudaError_t error, const char *call, const char *file, int line);
-
-#endif

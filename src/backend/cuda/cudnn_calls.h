@@ -2,8 +2,7 @@
  *
  * The numbers are those of cuDNN 9's headers, which the plug-in is built without: they seldom lie beside CUDA's. They
  * have been the same in all of cuDNN 9. */
-#ifndef BACKEND_CUDA_CUDNN_CALLS_H
-#define BACKEND_CUDA_CUDNN_CALLS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -147,5 +146,3 @@ fsdp_status fsdp__cudnn_check(const fsdp__cudnn *cudnn, int answer, const char *
 /* Calls a function of cuDNN that answers with a status; a status of ours. */
 #define FSDP__CUDNN_CALL(cudnn, name, ...) \
     fsdp__cudnn_check((cudnn), (cudnn)->name(__VA_ARGS__), "cudnn" #name, __FILE__, __LINE__)
-
-#endif

@@ -2,8 +2,7 @@
  *
  * A graph is written down call by call, in the order in which its operations follow from each other; the first call
  * that fails stays in `status`, and those after it do nothing. A plan keeps its graph. Tensors have four dimensions. */
-#ifndef BACKEND_CUDA_CUDNN_GRAPH_H
-#define BACKEND_CUDA_CUDNN_GRAPH_H
+#pragma once
 
 #include "backend/cuda/cudnn_calls.h"
 
@@ -72,5 +71,3 @@ fsdp_status fsdp__cudnn_run_plan(const fsdp__cudnn_graph *graph, void *handle, i
                                  void *const *pointers, void *workspace);
 /* Frees the graph's descriptors. */
 void fsdp__cudnn_graph_clear(fsdp__cudnn_graph *graph);
-
-#endif

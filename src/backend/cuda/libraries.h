@@ -1,6 +1,5 @@
 /* libraries.h - NVIDIA's libraries, which are opened when something needs them: the plug-in loads without them. */
-#ifndef BACKEND_CUDA_LIBRARIES_H
-#define BACKEND_CUDA_LIBRARIES_H
+#pragma once
 
 #include "fsdp/status.h"
 
@@ -18,5 +17,3 @@ fsdp_status fsdp__cuda_library_open(const fsdp__cuda_library *library, void **ou
 /* Sets functions[i] to the address of the library's names[i]. */
 fsdp_status fsdp__cuda_library_functions(const fsdp__cuda_library *library, void *handle, const char *const *names,
                                          void **functions, int count);
-
-#endif

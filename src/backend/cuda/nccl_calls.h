@@ -2,8 +2,7 @@
  *
  * They are those of its header, which the plug-in is built without: it comes with no toolkit. They have been the same
  * since 2.20. */
-#ifndef BACKEND_CUDA_NCCL_CALLS_H
-#define BACKEND_CUDA_NCCL_CALLS_H
+#pragma once
 
 #include <cuda_runtime_api.h>
 #include <limits.h>
@@ -127,5 +126,3 @@ fsdp_status fsdp__nccl_check(const fsdp__nccl *nccl, fsdp__nccl_comm *comm, int 
 /* Calls a function of NCCL that answers with a result; a status of ours. */
 #define FSDP__NCCL_CALL(nccl, comm, name, ...) \
     fsdp__nccl_check((nccl), (comm), (nccl)->name(__VA_ARGS__), "nccl" #name, __FILE__, __LINE__)
-
-#endif

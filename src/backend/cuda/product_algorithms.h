@@ -3,8 +3,7 @@
  * [Note: order of sums]
  * Of the ways to share a sum among blocks only that is allowed in which a second step adds the parts in order, in f32:
  * adding in place depends on who comes first. */
-#ifndef BACKEND_CUDA_PRODUCT_ALGORITHMS_H
-#define BACKEND_CUDA_PRODUCT_ALGORITHMS_H
+#pragma once
 
 #include "backend/cuda/cublaslt_calls.h"
 #include "backend/cuda/product_rows.h"
@@ -36,5 +35,3 @@ bool fsdp__product_algorithm_make(const fsdp__cublaslt *lt, const fsdp__product_
 /* Reads the numbers of an algorithm. Returns false if the library does not tell one. */
 bool fsdp__product_algorithm_read(const fsdp__cublaslt *lt, const cublasLtMatmulAlgo_t *algorithm,
                                   fsdp__product_algorithm *out);
-
-#endif

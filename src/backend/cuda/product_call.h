@@ -2,8 +2,7 @@
  *
  * cublasLt's matrices are column-major. C (m,n) by rows is C^T (n,m) by columns, and C^T = B^T A^T: so its first matrix
  * is our B, its second one our A, and its bias, one number a row, is ours, one number a column. */
-#ifndef BACKEND_CUDA_PRODUCT_CALL_H
-#define BACKEND_CUDA_PRODUCT_CALL_H
+#pragma once
 
 #include "device/kernel_args.h"
 
@@ -54,5 +53,3 @@ typedef struct fsdp__product_call {
 /* Gives the product as a call; returns false if cublasLt has none for it: its dtypes, or a layout in which rows
  * overlap. There must be something to compute, and something to sum. */
 bool fsdp__product_call_of(const fsdp__matmul_args *k, fsdp__product_call *out);
-
-#endif

@@ -4,8 +4,7 @@
  * bench_products measures the algorithms that cublasLt offers for the products of a model's step, and its rows are
  * pasted into product_rows.inc. A run only looks there: it times nothing, so it has the same algorithms, and bits, in
  * every run on one kind of card with one version of the library. A row is for both. */
-#ifndef BACKEND_CUDA_PRODUCT_ROWS_H
-#define BACKEND_CUDA_PRODUCT_ROWS_H
+#pragma once
 
 #include <stdio.h>
 
@@ -51,5 +50,3 @@ int fsdp__product_rows_count(const fsdp__product_row *rows, const char *card, in
                              const fsdp__product_row **other);
 /* Prints a row as product_rows.inc has it, without the end of the line. */
 void fsdp__product_row_print(const fsdp__product_row *row, FILE *out);
-
-#endif

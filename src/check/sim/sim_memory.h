@@ -1,6 +1,5 @@
 /* sim_memory.h - the memory of the simulated device that kernels may reach: [Note: two mappings] in sim_device.c. */
-#ifndef CHECK_SIM_SIM_MEMORY_H
-#define CHECK_SIM_SIM_MEMORY_H
+#pragma once
 
 #include <pthread.h>
 
@@ -28,5 +27,3 @@ void *fsdp__sim_range_remove(fsdp_device *device, const void *address);
 void *fsdp__sim_translate(const fsdp_device *device, const void *pointer, size_t bytes);
 /* Does the same for work of the stream that runs now, which may also use the stream's scratch. */
 void *fsdp__sim_reach(const fsdp_stream *stream, const void *pointer, size_t bytes);
-
-#endif

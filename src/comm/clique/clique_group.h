@@ -3,8 +3,7 @@
  * [Note: two cliques]
  * Gathers and reductions may be on two streams, but a clique does its calls one after the other. So a group has a
  * clique for each kind, which the first call of that kind creates. */
-#ifndef COMM_CLIQUE_CLIQUE_GROUP_H
-#define COMM_CLIQUE_CLIQUE_GROUP_H
+#pragma once
 
 #include "comm/transport_ops.h"
 #include "device/clique.h"
@@ -58,5 +57,3 @@ fsdp_status fsdp__clique_all_gather_coalesced(void *group, const fsdp__call *cal
 fsdp_status fsdp__clique_reduce_scatter(void *group, const fsdp__call *call, fsdp__traffic *traffic);
 fsdp_status fsdp__clique_all_reduce(void *group, const fsdp__call *call, fsdp__traffic *traffic);
 fsdp_status fsdp__clique_reduce_scatter_coalesced(void *group, const fsdp__call *call, fsdp__traffic *traffic);
-
-#endif

@@ -6,8 +6,7 @@
  * for as long as the group lives, and its size and the places in it are the same on all ranks. Calls use it one after
  * the other, on whatever streams: each begins by waiting until the device has done the call before. What is not packed
  * goes straight to and from the caller's memory, which NCCL is not shown. */
-#ifndef COMM_CLIQUE_CLIQUE_MEMORY_H
-#define COMM_CLIQUE_CLIQUE_MEMORY_H
+#pragma once
 
 #include "comm/clique/clique_group.h"
 #include "comm/transport/coalesced.h"
@@ -26,5 +25,3 @@ size_t fsdp__clique_memory_bytes(const fsdp__clique_group *group);
 /* Runs a coalesced call whose pieces lie in the clique's memory, or, if it has none, in the stream's workspace. */
 fsdp_status fsdp__clique_packed(const fsdp__clique_group *group, fsdp__clique_way way, fsdp__plain_way *plain,
                                 const fsdp__call *call, fsdp__traffic *traffic);
-
-#endif

@@ -1,6 +1,5 @@
 /* awaiting.h - one wait of a rank for others of its machine: what it has seen of them, and the words for it. */
-#ifndef COMM_HEALTH_AWAITING_H
-#define COMM_HEALTH_AWAITING_H
+#pragma once
 
 #include "comm/health/calls.h"
 #include "comm/health/pulse.h"
@@ -34,5 +33,3 @@ bool fsdp__wait_has_pulse(const fsdp__board *board, const fsdp__reach *reach, in
 void fsdp__wait_time_text(const fsdp__wait *wait, int64_t ticks, char text[FSDP__STATE_BYTES]);
 void fsdp__wait_place_text(const fsdp__wait *wait, char text[FSDP__CALL_BYTES]);
 void fsdp__wait_rank_text(const fsdp__wait *wait, int rank, const char *relative, char text[FSDP__RANK_BYTES]);
-
-#endif

@@ -7,8 +7,7 @@
  * of other machines, and every text, use the global number.
  *
  * The board lies in the memory that the ranks share. It names shared regions by their offsets from the board itself. */
-#ifndef COMM_HEALTH_BOARD_H
-#define COMM_HEALTH_BOARD_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -190,5 +189,3 @@ void fsdp__board_leave(fsdp__board *board, int rank);
 bool fsdp__board_has_left(const fsdp__board *board, int rank);
 /* Returns whether a rank of this machine has left or died: it holds nothing any more. */
 bool fsdp__board_is_gone(const fsdp__board *board, int rank);
-
-#endif

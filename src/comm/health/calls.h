@@ -1,7 +1,6 @@
 /* calls.h - one rank's part in the board: it writes where it is in its calls. Ranks that wait for it need this for
  * messages and decisions. */
-#ifndef COMM_HEALTH_CALLS_H
-#define COMM_HEALTH_CALLS_H
+#pragma once
 
 #include <pthread.h>
 
@@ -52,5 +51,3 @@ bool fsdp__call_last(const fsdp__board *board, int group, int rank, fsdp__doing 
 bool fsdp__call_text_of(const fsdp__board *board, int group, int rank, char *text, size_t bytes);
 /* Writes "in call 7 of group 'a' (barrier)", or "after" it where `in` is 0, or that there was none. */
 void fsdp__doing_text(const fsdp__doing *doing, int in, char *text, size_t bytes);
-
-#endif

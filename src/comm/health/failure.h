@@ -1,6 +1,5 @@
 /* failure.h - the one failure of a context's world, which every later call repeats. */
-#ifndef COMM_HEALTH_FAILURE_H
-#define COMM_HEALTH_FAILURE_H
+#pragma once
 
 #include "comm/comm.h"
 
@@ -10,5 +9,3 @@ void fsdp__comm_break(fsdp__comm *comm, fsdp_status status, const char *text);
 bool fsdp__comm_is_broken(const fsdp_process_group *group);
 /* Fails with the reason for which the group is broken. */
 fsdp_status fsdp__comm_fail_broken(fsdp_process_group *group);
-
-#endif

@@ -10,8 +10,7 @@
  * thread of the rank has slept through. No tick passes while a rank is itself stopped. A remote rank's silence counts
  * only while somebody is known to listen: its listener, which has the same local rank on the reader's machine, must be
  * heard of. */
-#ifndef COMM_HEALTH_PEERS_H
-#define COMM_HEALTH_PEERS_H
+#pragma once
 
 #include "comm/health/calls.h"
 #include "comm/health/places.h"
@@ -70,5 +69,3 @@ fsdp__known fsdp__peers_known(fsdp__peers *peers, int rank);
 int64_t fsdp__peers_fresh_ticks(const fsdp__peers *peers);
 /* Returns whether the board shows what the rank is doing now: it speaks, and is listened to. */
 bool fsdp__peers_is_fresh(fsdp__peers *peers, int rank);
-
-#endif

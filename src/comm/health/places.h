@@ -3,8 +3,7 @@
  *
  * Machines are in the order of their lowest carrier rank, the ranks of one machine in the order of their carrier ranks:
  * rank = machine * machine_ranks + local rank. */
-#ifndef COMM_HEALTH_PLACES_H
-#define COMM_HEALTH_PLACES_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -53,5 +52,3 @@ static inline int fsdp__listener_of(const fsdp__places *places, int rank)
 {
     return fsdp__machine_of(places, places->rank) * places->machine_ranks + fsdp__local_of(places, rank);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* process.h - what the system knows about a peer's process. */
-#ifndef COMM_HEALTH_PROCESS_H
-#define COMM_HEALTH_PROCESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,5 +40,3 @@ int fsdp__process_children(int pid);
 /* Returns the pid of the nearest ancestor that has one of these names (the list ends with NULL); 0: none, or
  * unknown. */
 int fsdp__process_above(const char *const *names);
-
-#endif

@@ -1,6 +1,5 @@
 /* pulse.h - tells whether a rank gets anything done, as far as a peer that waits for it can see from outside. */
-#ifndef COMM_HEALTH_PULSE_H
-#define COMM_HEALTH_PULSE_H
+#pragma once
 
 #include "comm/health/board.h"
 
@@ -30,5 +29,3 @@ bool fsdp__pulse_is_stopped(const fsdp__pulse *pulse);
 const char *fsdp__pulse_holder(const fsdp__pulse *pulse);
 /* Returns the pid of the rank's process, which is this process where ranks are threads; 0: not known. */
 int fsdp__pulse_process(const fsdp__board *board, int rank);
-
-#endif

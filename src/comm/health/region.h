@@ -1,8 +1,7 @@
 /* region.h - the counters in front of a region of shared memory: how far each rank is in its reads there. The head of
  * comm/readers.c says what they are for. Those of memory of a device lie in the arena alone
  * (transport/arena/device_region.h). */
-#ifndef COMM_HEALTH_REGION_H
-#define COMM_HEALTH_REGION_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -33,5 +32,3 @@ typedef struct fsdp__shared_header {
     _Atomic uint32_t sleepers;
     fsdp__reader readers[]; /* by the rank's number on this machine */
 } fsdp__shared_header;
-
-#endif

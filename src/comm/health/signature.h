@@ -1,6 +1,5 @@
 /* signature.h - what a rank says about a call, for comparison with the others. */
-#ifndef COMM_HEALTH_SIGNATURE_H
-#define COMM_HEALTH_SIGNATURE_H
+#pragma once
 
 #include "base/hash.h"
 #include "comm/transport_ops.h"
@@ -26,5 +25,3 @@ int fsdp__signatures_compare(const void *group, const fsdp__signature *(*said_by
 /* Writes into `text` what two ranks (global) say about a call of the group where they differ. */
 void fsdp__signature_mismatch(const char *group, const fsdp__signature *first, int first_rank,
                               const fsdp__signature *other, int other_rank, char *text, size_t bytes);
-
-#endif

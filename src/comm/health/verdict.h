@@ -1,8 +1,7 @@
 /* verdict.h - decides what has become of ranks that others wait for, and ends the world if one will not come. All
  * that is concluded of a rank is concluded here, whoever waits for it and however: in an arena, over the network, or as
  * its starter. */
-#ifndef COMM_HEALTH_VERDICT_H
-#define COMM_HEALTH_VERDICT_H
+#pragma once
 
 #include "comm/health/awaiting.h"
 #include "comm/health/peers.h"
@@ -67,5 +66,3 @@ typedef struct fsdp__awaited {
 void fsdp__verdict_look(fsdp__peers *peers, int rank, fsdp__awaited wait);
 /* Does the same for a rank that has not said yet that it leaves, while this one leaves. */
 void fsdp__verdict_last_word(fsdp__peers *peers, int rank);
-
-#endif

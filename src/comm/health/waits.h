@@ -10,8 +10,7 @@
  * a rank's worker threads wait for does not hold up its program, so it is not followed, except for a write that the
  * program itself waits for. A circle, once there, stays; so it is certain when it was seen twice with the same places,
  * which shows that all of it was true at one time. */
-#ifndef COMM_HEALTH_WAITS_H
-#define COMM_HEALTH_WAITS_H
+#pragma once
 
 #include "comm/health/board.h"
 
@@ -50,5 +49,3 @@ typedef struct fsdp__reach {
 void fsdp__find_reach(const fsdp__board *board, int rank, const fsdp__wait_place *place, fsdp__reach *out);
 /* Returns whether no lower rank stands in the same meeting: one rank is enough to report it. */
 bool fsdp__stands_first(const fsdp__board *board, int rank, const fsdp__wait_place *place);
-
-#endif

@@ -4,8 +4,7 @@
  * [Note: ticks]
  * A thread that waits sleeps for a tick at a time. Only ticks that passed in full while it slept count, each once, so
  * time during which the waiting rank itself is stopped (Ctrl-Z, a suspended machine) does not count. */
-#ifndef COMM_HEALTH_WATCHDOG_H
-#define COMM_HEALTH_WATCHDOG_H
+#pragma once
 
 #include "comm/health/awaiting.h"
 #include "comm/health/peers.h"
@@ -21,5 +20,3 @@ void fsdp__wait_tick(fsdp__wait *wait);
 void fsdp__watchdog_tell_slow(fsdp__peers *peers, int rank, int64_t waited, int64_t *next);
 /* Does the same for this rank's device, which has waited wait->ticks in a group for that of `rank`, on this machine. */
 void fsdp__watchdog_tell_device(fsdp__wait *wait, const char *group, int rank);
-
-#endif

@@ -1,6 +1,5 @@
 /* join.h - makes the context of a process that MPI has started. */
-#ifndef COMM_MPI_JOIN_H
-#define COMM_MPI_JOIN_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -18,5 +17,3 @@ typedef struct fsdp__mpi_join_options {
 
 /* Joins the world and waits for all ranks. [collective] [blocks] */
 fsdp_status fsdp__mpi_join(const fsdp__mpi_join_options *options, fsdp_context **out);
-
-#endif

@@ -1,6 +1,5 @@
 /* start.h - finds out from the environment which MPI has started this process. */
-#ifndef COMM_MPI_START_H
-#define COMM_MPI_START_H
+#pragma once
 
 #include "fsdp/status.h"
 
@@ -23,5 +22,3 @@ fsdp_status fsdp__mpi_started(fsdp__mpi_start *out);
  * if it cannot join the others, who wait for it in MPI_Init. MPICH's mpiexec can be asked; Open MPI's mpirun ends them
  * by itself when a process ends with a failure. */
 void fsdp__mpi_end_all(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* coalesced.h - the coalesced collectives by plain ones: packed.h on top of all_gather and all_to_all. */
-#ifndef COMM_TRANSPORT_COALESCED_H
-#define COMM_TRANSPORT_COALESCED_H
+#pragma once
 
 #include "comm/transport_ops.h"
 
@@ -25,5 +24,3 @@ typedef struct fsdp__plain_way {
  * collectives get the coalesced call (its name, buffers and label, for the signature) with send, recv, count and dtype
  * of a piece, several times with one sequence number. */
 fsdp_status fsdp__coalesced_by(const fsdp__plain_way *way, const fsdp__call *call, fsdp__traffic *traffic);
-
-#endif

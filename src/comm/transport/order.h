@@ -6,11 +6,8 @@
  * dtype; f32 is not rounded). Then the machines' sums are added, in the order of the machines, with an f32 accumulator.
  * The order is part of the contract: the bits are the same whichever way the bytes take, and also on a single machine
  * that is told to add so (fsdp__context_add_by_machine). Other groups add all contributions in rank order. */
-#ifndef COMM_TRANSPORT_ORDER_H
-#define COMM_TRANSPORT_ORDER_H
+#pragma once
 
 /* Returns how many of `ranks` (ascending) are added first, on machines with `machine_ranks` ranks each. Returns 0 if
  * all are added in rank order, which includes machines that have one of them each. */
 int fsdp__order_block(const int *ranks, int count, int machine_ranks);
-
-#endif

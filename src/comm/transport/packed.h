@@ -10,8 +10,7 @@
  *
  * Who contributes to which buffer of a reduction is either known beforehand, or a bit for each buffer travels in front
  * of the first piece. From then on, buffers to which nobody contributes take no room in the vector. */
-#ifndef COMM_TRANSPORT_PACKED_H
-#define COMM_TRANSPORT_PACKED_H
+#pragma once
 
 #include "comm/transport_ops.h"
 
@@ -52,5 +51,3 @@ int64_t fsdp__packed_bits(const fsdp__call *call);
 
 /* Runs the coalesced call through `mover`. Every rank makes the same exchanges, and at least one. */
 fsdp_status fsdp__packed_run(fsdp__mover *mover, const fsdp__call *call, fsdp__pattern pattern, fsdp__traffic *traffic);
-
-#endif

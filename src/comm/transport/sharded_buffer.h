@@ -3,8 +3,7 @@
  *
  * A rank's *part* of a buffer is what it owns of all runs, one after the other: this is how the part lies in the shard,
  * and how it travels. */
-#ifndef COMM_TRANSPORT_SHARDED_BUFFER_H
-#define COMM_TRANSPORT_SHARDED_BUFFER_H
+#pragma once
 
 #include "comm/transport_ops.h"
 #include "device/kernels.h"
@@ -99,5 +98,3 @@ fsdp__call fsdp__call_by_rows(const fsdp__call *call, const fsdp_sharded_buffer 
 /* Returns the chunk of a vector of `count` elements, of `element` bytes each, that so many ranks share: chunks begin on
  * cache lines, so that no two ranks write to one. */
 int64_t fsdp__even_chunk(int64_t count, int ranks, size_t element);
-
-#endif

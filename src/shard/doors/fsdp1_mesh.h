@@ -1,6 +1,5 @@
 /* fsdp1_mesh.h - makes the mesh that a strategy of FSDP1's asks for. */
-#ifndef SHARD_DOORS_FSDP1_MESH_H
-#define SHARD_DOORS_FSDP1_MESH_H
+#pragma once
 
 #include "fsdp/fsdp1.h"
 
@@ -11,5 +10,3 @@ fsdp_status fsdp__fsdp1_check(fsdp_context *context, const fsdp_fsdp1_options *o
  * `*strategy` is the options' strategy, or NO_SHARD if a shard group has one rank. [collective] of the world */
 fsdp_status fsdp__fsdp1_mesh(fsdp_context *context, const fsdp_fsdp1_options *options, fsdp_mesh **out,
                              fsdp_sharding_strategy *strategy);
-
-#endif

@@ -1,6 +1,5 @@
 /* fsdp1_prepare.h - what FSDP1 checks in a unit's modules, and does to them, before they are sharded. */
-#ifndef SHARD_DOORS_FSDP1_PREPARE_H
-#define SHARD_DOORS_FSDP1_PREPARE_H
+#pragma once
 
 #include "fsdp/fsdp1.h"
 #include "shard/group/mesh_info.h"
@@ -14,5 +13,3 @@ fsdp_status fsdp__fsdp1_init_unit(const fsdp_wrap_units *units, const fsdp_wrap_
  * whether that is possible. [collective] with a mesh */
 fsdp_status fsdp__fsdp1_sync_unit(const fsdp_wrap_units *units, const fsdp_wrap_unit *unit,
                                   const fsdp__mesh_info *mesh);
-
-#endif

@@ -1,6 +1,5 @@
 /* fully_shard.h - what the front doors share of choosing parameters: fully_shard and FSDP1 take them alike. */
-#ifndef SHARD_DOORS_FULLY_SHARD_H
-#define SHARD_DOORS_FULLY_SHARD_H
+#pragma once
 
 #include "shard/state/module_state.h"
 
@@ -16,5 +15,3 @@ fsdp_status fsdp__check_parameter(const char *what, const char *name, const fsdp
                                   const fsdp_tensor *first);
 /* Checks that the value is one of the enum's. */
 fsdp_status fsdp__check_overlap(fsdp_overlap overlap);
-
-#endif

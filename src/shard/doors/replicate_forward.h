@@ -1,7 +1,6 @@
 /* replicate_forward.h - what the forwards of a replicated module begin and end with: new buckets if they are due, and
  * the buffers of the rank that speaks for all (rank 0, except in a join). */
-#ifndef SHARD_DOORS_REPLICATE_FORWARD_H
-#define SHARD_DOORS_REPLICATE_FORWARD_H
+#pragma once
 
 #include "shard/reduce/buckets.h"
 #include "shard/state/root.h"
@@ -19,5 +18,3 @@ fsdp_status fsdp__replica_prepare(fsdp__module_state *state, bool recording);
 void fsdp__replica_settle(fsdp__module_state *state, bool syncs);
 /* Does the latter after a forward of this rank's. */
 void fsdp__replica_end_forward(fsdp__module_state *state, bool recording);
-
-#endif

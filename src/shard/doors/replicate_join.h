@@ -1,7 +1,6 @@
 /* replicate_join.h - uneven inputs of a replicated module: a rank that has no inputs left does what the others'
  * iterations need of it, until all ranks are through (DDP's Join). */
-#ifndef SHARD_DOORS_REPLICATE_JOIN_H
-#define SHARD_DOORS_REPLICATE_JOIN_H
+#pragma once
 
 #include "shard/doors/replicate_forward.h"
 
@@ -11,5 +10,3 @@
 fsdp_status fsdp__replica_begin_forward(fsdp__module_state *state, bool recording);
 /* Ends the join that the module may be in, after an error that is the same on all ranks. */
 void fsdp__replica_not_begun(fsdp__module_state *state);
-
-#endif

@@ -1,7 +1,6 @@
 /* wrap_policy.h - what a wrap policy says of one module, and whether the policy did what it was for. wrap_units.c
  * decides which modules it is asked about. */
-#ifndef SHARD_DOORS_WRAP_POLICY_H
-#define SHARD_DOORS_WRAP_POLICY_H
+#pragma once
 
 #include "fsdp/wrap.h"
 
@@ -20,5 +19,3 @@ int64_t fsdp__wrap_policy_size(const fsdp_wrap_policy *policy);
 /* Checks the units before a front door makes the first one. These are errors that say so: a unit without a forward to
  * gather for, a class that no module of the tree has, a policy that makes no unit but the root. */
 fsdp_status fsdp__wrap_units_check(const fsdp_wrap_units *units, const fsdp_wrap_policy *policy);
-
-#endif

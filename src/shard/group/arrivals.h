@@ -3,8 +3,7 @@
  * The stream of the reduction copies them, and a stream of the host adds them to the gradient that the shard has, so
  * that neither the host nor the device waits for the other. Until an arrival is settled, the storage of each of its
  * gradients carries the arrival's event (`written`), so whoever looks at the gradient waits for it. */
-#ifndef SHARD_GROUP_ARRIVALS_H
-#define SHARD_GROUP_ARRIVALS_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -38,5 +37,3 @@ fsdp_status fsdp__arrivals_settle(fsdp__arrivals *arrivals);
 /* Does the same after a failure: afterwards nothing uses the memory of the arrivals. */
 void fsdp__arrivals_drop(fsdp__arrivals *arrivals);
 void fsdp__arrivals_close(fsdp__arrivals *arrivals);
-
-#endif

@@ -5,8 +5,7 @@
  * region of their own. The ledger counts the same bytes either way. Parameters whose rows lie in runs (sharded in a
  * later dimension than 0) are cast by each gather; offloaded ones are too, on the device (offload.h). Groups that are
  * gathered in other bytes keep no cast (encoded.h). */
-#ifndef SHARD_GROUP_CAST_H
-#define SHARD_GROUP_CAST_H
+#pragma once
 
 #include "shard/group/param.h"
 #include "shard/group/residence.h"
@@ -26,5 +25,3 @@ void fsdp__cast_before_write(struct fsdp__param_group *group);
 /* Casts the shards, unless nothing was written since the last cast. A cast that another stream has made must be
  * complete in the order of this one. [stream] */
 fsdp_status fsdp__cast_shards(struct fsdp__param_group *group, fsdp_stream *stream);
-
-#endif

@@ -1,8 +1,7 @@
 /* comm_context.h - how the groups below one root communicate (FSDP2's FSDPCommContext): one stream that runs gathers
  * and reductions in the same order on all ranks, a second one for reductions that run beside gathers, the memory of
  * gathers, and the reductions in flight. */
-#ifndef SHARD_GROUP_COMM_CONTEXT_H
-#define SHARD_GROUP_COMM_CONTEXT_H
+#pragma once
 
 #include "fsdp/shard.h"
 #include "shard/group/arrivals.h"
@@ -71,5 +70,3 @@ void fsdp__comm_context_give_received(fsdp__comm_context *comm, fsdp_device *dev
 void fsdp__comm_context_drop_memory(fsdp__comm_context *comm);
 /* Takes memory for measures in the same way; it stays. */
 fsdp_status fsdp__comm_context_measures(fsdp__comm_context *comm, fsdp_device *device, size_t bytes, float **out);
-
-#endif

@@ -1,6 +1,5 @@
 /* compare_ranks.h - a text of lines that all ranks must have alike: parameters, options. */
-#ifndef SHARD_GROUP_COMPARE_RANKS_H
-#define SHARD_GROUP_COMPARE_RANKS_H
+#pragma once
 
 #include <stdio.h>
 
@@ -12,5 +11,3 @@ void fsdp__write_parameters(FILE *text, const fsdp__param_group *group);
  * first line that differs; other ranks of a mesh of two dimensions may get FSDP_OK. A rank that has failed before
  * passes NULL: then its groups compare nothing. [collective] */
 fsdp_status fsdp__compare_texts(const fsdp__mesh_info *mesh, const char *text);
-
-#endif

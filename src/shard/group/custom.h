@@ -1,8 +1,7 @@
 /* custom.h - moves the bytes of a collective: by the library, or by a function that the caller has written. For that
  * function the buffers are packed, and the result is unpacked. A part is what one rank has of all buffers, one after
  * the other. */
-#ifndef SHARD_GROUP_CUSTOM_H
-#define SHARD_GROUP_CUSTOM_H
+#pragma once
 
 #include "shard/group/comm_context.h"
 
@@ -16,5 +15,3 @@ fsdp_status fsdp__all_gather(const fsdp_custom_collective *custom, fsdp__comm_co
 fsdp_status fsdp__custom_reduce_scatter(const fsdp_custom_collective *custom, fsdp__comm_context *comm,
                                         fsdp_process_group *pg, const fsdp_sharded_buffer *buffers, int64_t count,
                                         const fsdp_reduce_options *options, fsdp_stream *stream, fsdp__region **packed);
-
-#endif

@@ -1,6 +1,5 @@
 /* default_groups.h - what the sharding engine keeps per context. */
-#ifndef SHARD_GROUP_DEFAULT_GROUPS_H
-#define SHARD_GROUP_DEFAULT_GROUPS_H
+#pragma once
 
 #include "shard/group/mesh_info.h"
 
@@ -15,5 +14,3 @@ fsdp_status fsdp__default_alone(fsdp_context *context, fsdp_process_group **out)
 /* Returns 1, 2, ...: numbers that tell which of two settings of one context is the later one. Returns 0 when out of
  * memory. */
 int64_t fsdp__next_setting(fsdp_context *context);
-
-#endif

@@ -16,8 +16,7 @@
  * module, and each unshard by the caller, begins with one all-reduce for all groups that are sharded. A rank that has
  * written nothing sends the number that it sent before, and encodes anew only if the result differs. Between a forward
  * and its backward there is no such all-reduce, unless a shard was written: there all ranks write, or none. */
-#ifndef SHARD_GROUP_ENCODED_H
-#define SHARD_GROUP_ENCODED_H
+#pragma once
 
 #include "shard/group/comm_context.h"
 #include "shard/group/region.h"
@@ -50,5 +49,3 @@ fsdp_status fsdp__encoded_await(const fsdp__encoded *own, fsdp_stream *stream);
 
 /* Encodes what these groups of one process group send, from their shards. With measures [collective]. [stream] */
 fsdp_status fsdp__encoded_encode(struct fsdp__param_group *const *groups, int64_t count, fsdp__comm_context *comm);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * On a processor the program itself issues and waits, so the host's clock is enough. A GPU waits later than the host:
  * its stream takes one stamp before each wait and one after it. It does so once somebody has asked for the time. */
-#ifndef SHARD_GROUP_EXPOSED_H
-#define SHARD_GROUP_EXPOSED_H
+#pragma once
 
 #include "fsdp/device.h"
 
@@ -35,5 +34,3 @@ fsdp_status fsdp__exposed_end(fsdp__exposed *exposed, const fsdp__stretch *stret
 fsdp_status fsdp__exposed_sum(fsdp__exposed *exposed);
 /* Forgets what was not added up. [blocks] */
 void fsdp__exposed_drop(fsdp__exposed *exposed);
-
-#endif

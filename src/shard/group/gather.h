@@ -9,8 +9,7 @@
  * Shards travel in the dtype of the gathered parameters where casts are kept (cast.h), and are cast by the collective
  * otherwise. Codes are what extensions make of shards (encoded.h). Slices are what ranks keep after a forward
  * (slice.h); a group that has kept some is gathered from them once. */
-#ifndef SHARD_GROUP_GATHER_H
-#define SHARD_GROUP_GATHER_H
+#pragma once
 
 #include "shard/group/comm_context.h"
 
@@ -34,5 +33,3 @@ extern const fsdp__gather_way fsdp__gather_shards, fsdp__gather_encoded, fsdp__g
 fsdp_status fsdp__gather_order(struct fsdp__param_group *group, fsdp__comm_context *comm);
 /* Describes one of the group's buffers in its unsharded parameters, which have memory; still without a shard. */
 fsdp_sharded_buffer fsdp__gather_buffer(const struct fsdp__param_group *group, int64_t index);
-
-#endif

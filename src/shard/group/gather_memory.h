@@ -5,8 +5,7 @@
  * third waits for the last reader of the first, and takes its memory. If the groups differ in size it gets new memory
  * instead, and waits for everything that the device's stream has been given. If the device's stream is inline, memory
  * is freed at once. */
-#ifndef SHARD_GROUP_GATHER_MEMORY_H
-#define SHARD_GROUP_GATHER_MEMORY_H
+#pragma once
 
 #include "shard/group/region.h"
 
@@ -34,5 +33,3 @@ fsdp_status fsdp__spares_take(fsdp__spares *spares, size_t bytes, fsdp_stream *s
 /* Takes the region over. */
 void fsdp__spares_give(fsdp__spares *spares, fsdp__region *region);
 void fsdp__spares_drop(fsdp__spares *spares);
-
-#endif

@@ -4,8 +4,7 @@
  * The first gather after a write splits the group's shards, and gives up their region. An Adam that keeps its moments
  * in f32 steps on the halves. Whoever else asks for the bytes of a shard (a state dict, another optimizer, the caller)
  * gets all shards of the group whole again, to the bit, until the next gather. */
-#ifndef SHARD_GROUP_HALVES_H
-#define SHARD_GROUP_HALVES_H
+#pragma once
 
 #include "fsdp/device.h"
 
@@ -26,5 +25,3 @@ fsdp_status fsdp__halves_join(struct fsdp__param_group *group);
 /* Makes the shards whole for those who hold them longer than the group lives. Without memory for that they have no
  * bytes from now on. */
 void fsdp__halves_end(struct fsdp__param_group *group);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * While it runs, the storage of each result carries the reduction's event (`written`), so that whoever uses the result
  * before it has landed waits for it. */
-#ifndef SHARD_GROUP_IN_FLIGHT_H
-#define SHARD_GROUP_IN_FLIGHT_H
+#pragma once
 
 #include "fsdp/shard.h"
 #include "shard/group/exposed.h"
@@ -59,5 +58,3 @@ void fsdp__in_flight_forget_hook(fsdp__in_flight *flight);
 /* Waits for the reduction and drops its results. */
 void fsdp__in_flight_drop(fsdp__in_flight *flight);
 void fsdp__in_flight_close(fsdp__in_flight *flight);
-
-#endif

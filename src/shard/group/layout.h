@@ -9,8 +9,7 @@
  * buffer of a gather, of a reduction, and of partial gradients. So a parameter without a gradient counts as zeros as
  * soon as another parameter of its group has one, on any rank. Memory and lengths are those of the vector, padding
  * included. */
-#ifndef SHARD_GROUP_LAYOUT_H
-#define SHARD_GROUP_LAYOUT_H
+#pragma once
 
 #include "device/device.h"
 #include "shard/group/param.h"
@@ -51,5 +50,3 @@ bool fsdp__param_lies_last(const fsdp__param *param);
 void fsdp__param_group_lay_out(struct fsdp__param_group *group);
 /* Returns the residence of a group, which has been laid out, on `device`. */
 fsdp__residence_kind fsdp__choose_residence(const struct fsdp__param_group *group, const fsdp_device *device);
-
-#endif

@@ -1,6 +1,5 @@
 /* mesh_info.h - the process groups of one group of parameters (FSDP2's FSDPMeshInfo). */
-#ifndef SHARD_GROUP_MESH_INFO_H
-#define SHARD_GROUP_MESH_INFO_H
+#pragma once
 
 #include "fsdp/shard.h"
 
@@ -39,5 +38,3 @@ fsdp_status fsdp__mesh_info_agree_after(const fsdp__mesh_info **last, const fsdp
 /* Gives the mesh of one or two dimensions that a front door was asked for: `mesh`, or those of its dimensions that
  * `dims` names, which may name none. `*out` is a reference. [collective] where a group has to be made */
 fsdp_status fsdp__data_parallel_mesh(fsdp_mesh *mesh, const fsdp_dp_mesh_dims *dims, fsdp_mesh **out);
-
-#endif

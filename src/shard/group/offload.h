@@ -5,8 +5,7 @@
  * go straight to their rows of the unsharded parameters; otherwise they go to memory of their own, *staging*, from
  * which the gather casts them on the device. If a group is sent in other bytes, these are made from staging on the
  * device, and stay there. */
-#ifndef SHARD_GROUP_OFFLOAD_H
-#define SHARD_GROUP_OFFLOAD_H
+#pragma once
 
 #include "shard/group/param.h"
 #include "shard/group/residence.h"
@@ -29,5 +28,3 @@ fsdp_status fsdp__offload_send(const struct fsdp__param_group *group, fsdp_strea
 /* Makes the host's stream wait until no gather of this rank reads the shards, so that it may write them. */
 fsdp_status fsdp__offload_await_read(const struct fsdp__param_group *group);
 void fsdp__offload_close(fsdp__offload *offload);
-
-#endif

@@ -5,8 +5,7 @@
  * Outside a forward or backward the fields of modules name the shards, even where the engine keeps a group unsharded
  * (`stays_unsharded`) for the next use. From fsdp_module_unshard to the reshard (`explicit`) they name the unsharded
  * parameters. From fsdp_module_summon_full_params to its end (`summoned`) they name whole tensors of their own. */
-#ifndef SHARD_GROUP_PARAM_H
-#define SHARD_GROUP_PARAM_H
+#pragma once
 
 #include "fsdp/comm.h"
 #include "nn/module.h"
@@ -115,5 +114,3 @@ fsdp_sharded_buffer fsdp__param_buffer(const fsdp__param *param);
 /* Returns the bytes of the unsharded parameter in `dtype`, as it lies in memory: rows padded to a multiple of the
  * ranks, rounded up. */
 size_t fsdp__param_padded_bytes(const fsdp__param *param, int ranks, fsdp_dtype dtype);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * The parameters of a group lie on one device and over one mesh. Each has its own dtypes and its own sharded dimension.
  */
-#ifndef SHARD_GROUP_PARAM_GROUP_H
-#define SHARD_GROUP_PARAM_GROUP_H
+#pragma once
 
 #include "shard/group/custom.h"
 #include "shard/group/encoded.h"
@@ -135,5 +134,3 @@ fsdp_status fsdp__param_group_reshard_to_slice(fsdp__param_group *group, fsdp__c
 fsdp_process_group *fsdp__param_group_reduce_pg(const fsdp__param_group *group);
 /* Returns the process group of the next gather, or of the running one. */
 fsdp_process_group *fsdp__param_group_gather_pg(const fsdp__param_group *group);
-
-#endif

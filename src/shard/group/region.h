@@ -2,8 +2,7 @@
  *
  * A region lives as long as the group of parameters it was made for, or as long as a tensor on it: an optimizer may
  * outlast the model. */
-#ifndef SHARD_GROUP_REGION_H
-#define SHARD_GROUP_REGION_H
+#pragma once
 
 #include "device/device.h"
 #include "shard/group/mesh_info.h"
@@ -65,5 +64,3 @@ fsdp_status fsdp__region_tensor(fsdp__region *region, size_t offset, fsdp_dtype 
                                 fsdp_tensor **out);
 
 FSDP__SCOPED_POINTER(fsdp__region, fsdp__region_unref)
-
-#endif

@@ -24,8 +24,7 @@
  * waits, in two places: state/write.c, which every write to a shard goes through (the guard of the shards' storages
  * calls it), and the gather of a CAST group. A write also makes everything stale that was derived from the shard: in
  * every residence alike the group is resharded, and its next use gathers again. */
-#ifndef SHARD_GROUP_RESIDENCE_H
-#define SHARD_GROUP_RESIDENCE_H
+#pragma once
 
 #include "shard/group/param.h"
 #include "shard/group/region.h"
@@ -105,5 +104,3 @@ void fsdp__residence_begin_read(fsdp__residence *residence);
 void fsdp__residence_end_read(fsdp__residence *residence);
 /* Makes work of `stream` wait until no peer reads, so that it may write. */
 fsdp_status fsdp__residence_await_readers(fsdp__residence *residence, fsdp_stream *stream);
-
-#endif

@@ -5,8 +5,7 @@
  * A slice is cut by bytes, not by rows: it is part i of k of every unsharded parameter, padded as for the gather. In
  * IN_PLACE and CAST all bytes stay where they are, on each machine, in memory that ranks share and that nobody writes
  * before all slices are given up; only the ledger counts a k-th. In COPY the slice has a region of its own. */
-#ifndef SHARD_GROUP_SLICE_H
-#define SHARD_GROUP_SLICE_H
+#pragma once
 
 #include "shard/group/residence.h"
 
@@ -27,5 +26,3 @@ void fsdp__slice_close(fsdp__slice *slice);
 fsdp_status fsdp__slice_keep(struct fsdp__param_group *group);
 /* Drops the slice. Idempotent. Its memory is freed in the order of the device's stream. */
 void fsdp__slice_drop(struct fsdp__param_group *group);
-
-#endif

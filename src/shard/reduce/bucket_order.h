@@ -1,7 +1,6 @@
 /* bucket_order.h - reduces the gradients of a replicated group bucket by bucket. Buckets are sent in their order while
  * a backward goes on; those that have not been sent by its end are sent then. */
-#ifndef SHARD_REDUCE_BUCKET_ORDER_H
-#define SHARD_REDUCE_BUCKET_ORDER_H
+#pragma once
 
 #include "shard/reduce/buckets.h"
 #include "shard/reduce/reduction.h"
@@ -16,5 +15,3 @@ fsdp_status fsdp__buckets_begin_backward(fsdp__param_group *group, fsdp__comm_co
  * `*reduced` says whether there was anything to do. [collective] */
 fsdp_status fsdp__buckets_reduce(fsdp__param_group *group, fsdp__comm_context *comm,
                                  const fsdp__reduce_settings *settings, bool *reduced);
-
-#endif

@@ -3,8 +3,7 @@
  * A parameter group holds the parameters together. Buckets divide it for reductions alone, and the division may change
  * between iterations while the parameters stay where they are. In a bucket gradients lie one after the other without a
  * gap, so that one all-reduce takes them as they lie. */
-#ifndef SHARD_REDUCE_BUCKETS_H
-#define SHARD_REDUCE_BUCKETS_H
+#pragma once
 
 #include "fsdp/replicate.h"
 #include "shard/group/param_group.h"
@@ -96,5 +95,3 @@ fsdp_status fsdp__bucket_tensor(const fsdp__param *param, fsdp__region *region, 
 void fsdp__bucket_leave_region(fsdp__bucket *bucket);
 /* Ends the running backward, successful or not, and drops the late results that it has not installed. */
 void fsdp__buckets_reset(fsdp__buckets *buckets);
-
-#endif

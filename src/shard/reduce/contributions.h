@@ -4,8 +4,7 @@
  * A parameter is one all-reduce over each such dimension, in its reduce dtype, before its gradient is reduced over the
  * data-parallel ranks. The sum lies in the gradient, unless that has another dtype, somebody else holds it, or this
  * rank has none. */
-#ifndef SHARD_REDUCE_CONTRIBUTIONS_H
-#define SHARD_REDUCE_CONTRIBUTIONS_H
+#pragma once
 
 #include "shard/reduce/reduction.h"
 
@@ -14,5 +13,3 @@ fsdp_status fsdp__contributions_prepare(fsdp__reduction *r);
 /* Adds up, on the stream of the reduction, which follows. If this rank has no gradient of a parameter, the host waits
  * to hear whether another has one. [collective] */
 fsdp_status fsdp__contributions_add(fsdp__reduction *r);
-
-#endif

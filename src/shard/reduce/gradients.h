@@ -1,6 +1,5 @@
 /* gradients.h - the unsharded gradients of a group until they are reduced, and their memory. */
-#ifndef SHARD_REDUCE_GRADIENTS_H
-#define SHARD_REDUCE_GRADIENTS_H
+#pragma once
 
 #include "shard/group/param_group.h"
 
@@ -33,5 +32,3 @@ void fsdp__param_group_drop_gradients(fsdp__param_group *group);
 /* Detaches the group from its gradient buffers: later gradients get new memory, and what is in the buffers now belongs
  * to those who hold it. */
 void fsdp__param_group_leave_gradient_buffers(fsdp__param_group *group);
-
-#endif

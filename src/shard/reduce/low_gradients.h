@@ -1,8 +1,7 @@
 /* low_gradients.h - gradients of shards that rest in another dtype than their shards (FSDP1's
  * keep_low_precision_grads), from the end of a backward to the next reduction. That reduction adds to them in the dtype
  * of the shards again, as PyTorch does. For flat groups only. */
-#ifndef SHARD_REDUCE_LOW_GRADIENTS_H
-#define SHARD_REDUCE_LOW_GRADIENTS_H
+#pragma once
 
 #include "shard/group/param_group.h"
 
@@ -11,5 +10,3 @@
 fsdp_status fsdp__param_group_raise_gradients(fsdp__param_group *group);
 /* Converts the gradients to the dtype they rest in. All reductions must have landed. */
 fsdp_status fsdp__param_group_lower_gradients(fsdp__param_group *group);
-
-#endif

@@ -1,7 +1,6 @@
 /* owner.h - how a group learns of what callers do to its leaves: gradients that they set or drop, and what they freeze.
  */
-#ifndef SHARD_REDUCE_OWNER_H
-#define SHARD_REDUCE_OWNER_H
+#pragma once
 
 #include "shard/group/param_group.h"
 
@@ -20,5 +19,3 @@ fsdp_status fsdp__flat_parameter_own(fsdp__param_group *group);
 void fsdp__flat_parameter_disown(fsdp__param_group *group);
 /* Returns the param whose shard or unsharded tensor this is; NULL if no group took it. */
 fsdp__param *fsdp__param_of(const fsdp_tensor *tensor);
-
-#endif

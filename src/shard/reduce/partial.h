@@ -3,8 +3,7 @@
  * They are in the reduce dtype, chunk after chunk without a gap, so that one all-reduce takes them as they lie (one for
  * each reduce dtype, if the group has several). Only parameters that were reduced have a place. Between backwards
  * without all-reduce they add up. */
-#ifndef SHARD_REDUCE_PARTIAL_H
-#define SHARD_REDUCE_PARTIAL_H
+#pragma once
 
 #include "shard/group/param_group.h"
 
@@ -24,5 +23,3 @@ fsdp_status fsdp__param_zero_partial(const fsdp__param *param);
 void fsdp__param_drop_partial(fsdp__param *param);
 /* Takes the partial gradients out of the group; the caller owns them. */
 fsdp__storage *fsdp__param_group_take_partial(fsdp__param_group *group);
-
-#endif

@@ -1,6 +1,5 @@
 /* reduce.h - reduces unsharded gradients on each rank to each rank's part of their sum. */
-#ifndef SHARD_REDUCE_REDUCE_H
-#define SHARD_REDUCE_REDUCE_H
+#pragma once
 
 #include "shard/reduce/reduction.h"
 
@@ -9,5 +8,3 @@
  * `*reduced` says whether there was anything to do. [collective] */
 fsdp_status fsdp__param_group_reduce(fsdp__param_group *group, fsdp__comm_context *comm,
                                      const fsdp__reduce_settings *settings, bool *reduced);
-
-#endif

@@ -1,6 +1,5 @@
 /* reduction.h - the working state of one reduction. */
-#ifndef SHARD_REDUCE_REDUCTION_H
-#define SHARD_REDUCE_REDUCTION_H
+#pragma once
 
 #include "shard/group/comm_context.h"
 #include "shard/reduce/gradients.h"
@@ -41,5 +40,3 @@ typedef struct fsdp__reduction {
     fsdp_dtype dtype;  /* of those results; NONE: the dtype of the shards */
     bool adds_partial; /* what is reduced inside the replica is added to partial gradients */
 } fsdp__reduction;
-
-#endif

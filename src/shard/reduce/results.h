@@ -1,6 +1,5 @@
 /* results.h - decides where the results of a reduction go. */
-#ifndef SHARD_REDUCE_RESULTS_H
-#define SHARD_REDUCE_RESULTS_H
+#pragma once
 
 #include "shard/reduce/reduction.h"
 
@@ -18,5 +17,3 @@ fsdp_dtype fsdp__result_dtype(const fsdp__reduction *r, int64_t i);
 void *fsdp__result_vector(const fsdp__reduction *r);
 /* Returns whether the reduction itself adds to the gradients that shards have. */
 bool fsdp__adds_in_place(const fsdp__reduction *r);
-
-#endif

@@ -1,6 +1,5 @@
 /* allocate.h - gives groups of parameters their memory and takes it back. */
-#ifndef SHARD_STATE_ALLOCATE_H
-#define SHARD_STATE_ALLOCATE_H
+#pragma once
 
 #include "shard/group/param_group.h"
 
@@ -21,5 +20,3 @@ fsdp_status fsdp__param_groups_allocate(fsdp__param_group *const *groups, int64_
 fsdp_status fsdp__param_groups_agree(fsdp__param_group *const *groups, int64_t count, fsdp_status status);
 /* Frees the group. Tensors of the group that others hold stay valid. */
 void fsdp__param_group_free(fsdp__param_group *group, fsdp__comm_context *comm);
-
-#endif

@@ -1,6 +1,5 @@
 /* attach.h - attaches a state to its modules: what every front door does once it has chosen the parameters. */
-#ifndef SHARD_STATE_ATTACH_H
-#define SHARD_STATE_ATTACH_H
+#pragma once
 
 #include "shard/state/root.h"
 
@@ -11,5 +10,3 @@ fsdp_status fsdp__module_state_check_slices(const fsdp__module_state *state);
 fsdp_status fsdp__module_state_attach(fsdp__module_state *state);
 /* Returns whether `module` is a module of the state or lies below one. */
 bool fsdp__module_state_reaches(const fsdp__module_state *state, const fsdp_module *module);
-
-#endif

@@ -1,6 +1,5 @@
 /* backward.h - the schedule of a backward, as the graph calls it. */
-#ifndef SHARD_STATE_BACKWARD_H
-#define SHARD_STATE_BACKWARD_H
+#pragma once
 
 #include "shard/state/root.h"
 
@@ -12,5 +11,3 @@ void fsdp__will_leave_backward(void *state);
 /* Ends a state's backward at the inputs of its modules: reshards, and reduces the gradients after the last use.
  * [collective] */
 fsdp_status fsdp__leave_backward(void *state);
-
-#endif

@@ -5,8 +5,7 @@
  *     pre_backward   gather and wait; gather the one that comes next
  *     post_backward  reshard; reduce the gradients
  *     end of backward: post_backward for states that it missed (inputs without gradient, the root), and the rest */
-#ifndef SHARD_STATE_FORWARD_H
-#define SHARD_STATE_FORWARD_H
+#pragma once
 
 #include "shard/state/root.h"
 
@@ -15,5 +14,3 @@ fsdp_status fsdp__hook_pre_forward(void *state, fsdp_module *module, fsdp_tensor
 fsdp_status fsdp__hook_post_forward(void *state, fsdp_module *module, fsdp_tensor *const *inputs, int count,
                                     fsdp_tensor **outputs, int output_count);
 void fsdp__hook_failed(void *state, fsdp_module *module);
-
-#endif

@@ -1,8 +1,7 @@
 /* forward_order.h - records in which order the forwards of an outermost module come to the sharded modules
  * below it. The next forward is expected to use the same order. That is a guess, and the same guess on all ranks, since
  * all of them run the same forwards. */
-#ifndef SHARD_STATE_FORWARD_ORDER_H
-#define SHARD_STATE_FORWARD_ORDER_H
+#pragma once
 
 #include "shard/state/module_state.h"
 
@@ -22,5 +21,3 @@ fsdp__module_state *fsdp__forward_order_after(const fsdp__forward_order *order, 
 /* Removes `state` from both lists. */
 void fsdp__forward_order_forget(fsdp__forward_order *order, const fsdp__module_state *state);
 void fsdp__forward_order_release(fsdp__forward_order *order);
-
-#endif

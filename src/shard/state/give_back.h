@@ -6,12 +6,9 @@
  * evaluation ends; it never waits. The rows of the machine's own ranks stay, since they are cast once (cast.h). Where
  * the system makes huge pages of shared memory in the background (khugepaged), it may fill what was given back with
  * zeros. */
-#ifndef SHARD_STATE_GIVE_BACK_H
-#define SHARD_STATE_GIVE_BACK_H
+#pragma once
 
 #include "shard/state/root.h"
 
 /* Gives back the fetched rows of all groups below the root that no rank reads. */
 void fsdp__give_back(const fsdp__root *root);
-
-#endif

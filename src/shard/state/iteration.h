@@ -6,8 +6,7 @@
  * small exchange about the groups that were unsharded (`stays_unsharded`, `explicit`, or gathered ahead): if any rank
  * has given a group up, all do, and gather it again. Between a forward and its backward nobody asks: there all ranks
  * must write, or none. */
-#ifndef SHARD_STATE_ITERATION_H
-#define SHARD_STATE_ITERATION_H
+#pragma once
 
 #include "shard/state/root.h"
 
@@ -19,5 +18,3 @@ fsdp_status fsdp__encode_state(fsdp__module_state *state);
 /* Begins an iteration: drops what is stale, and makes gathers follow what was written. The outermost module that runs
  * calls it; inside a running forward it does nothing. [collective] */
 fsdp_status fsdp__begin_iteration(fsdp__root *root, fsdp__module_state *state);
-
-#endif

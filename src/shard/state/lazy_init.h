@@ -1,6 +1,5 @@
 /* lazy_init.h - gives the sharded modules below the outermost one a common root, at the first forward. */
-#ifndef SHARD_STATE_LAZY_INIT_H
-#define SHARD_STATE_LAZY_INIT_H
+#pragma once
 
 #include "shard/state/root.h"
 
@@ -22,5 +21,3 @@ fsdp_status fsdp__check_tree(const fsdp__root *root, char *const *names);
 /* Casts the buffers of each state whose policy has a buffer_dtype to that dtype, unless they have it already. A buffer
  * that several modules name stays one buffer. */
 fsdp_status fsdp__root_cast_buffers(const fsdp__root *root);
-
-#endif

@@ -1,6 +1,5 @@
 /* methods.h - finds a sharded module's state, which is how every method begins. */
-#ifndef SHARD_STATE_METHODS_H
-#define SHARD_STATE_METHODS_H
+#pragma once
 
 #include "shard/state/root.h"
 
@@ -14,5 +13,3 @@ fsdp_status fsdp__each_state(fsdp_module *module, bool recurse,
 fsdp_status fsdp__check_custom(const fsdp_custom_collective *collective);
 /* Returns the failure of a call that is not for replicated modules. */
 fsdp_status fsdp__fail_replicated(const fsdp__module_state *state, const char *instead);
-
-#endif

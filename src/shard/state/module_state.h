@@ -9,8 +9,7 @@
  *
  * A conditional state is the companion of the next state above it, its parent, and is reduced with it: what is
  * collective happens where all ranks come, and each rank is free to enter its modules or not. */
-#ifndef SHARD_STATE_MODULE_STATE_H
-#define SHARD_STATE_MODULE_STATE_H
+#pragma once
 
 #include "fsdp/fsdp1.h"
 #include "fsdp/shard_map.h"
@@ -176,5 +175,3 @@ fsdp_status fsdp__module_state_reduce(fsdp__module_state *state);
 fsdp_status fsdp__module_state_reduce_pending(fsdp__module_state *state);
 /* Resets the state: everything sharded, no unreduced gradients, idle. */
 void fsdp__module_state_reset(fsdp__module_state *state);
-
-#endif

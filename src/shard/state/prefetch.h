@@ -1,8 +1,7 @@
 /* prefetch.h - gathers ahead of use (prefetch): by default the state that a backward comes to next, otherwise those
  * that the caller listed (FSDP2's set_modules_to_forward_prefetch and ..._backward_prefetch). This is scheduling only:
  * a gather that turns out not to be needed is given up at the end of the forward or the backward. */
-#ifndef SHARD_STATE_PREFETCH_H
-#define SHARD_STATE_PREFETCH_H
+#pragma once
 
 #include "shard/state/root.h"
 
@@ -20,5 +19,3 @@ fsdp_status fsdp__prefetch_forward(fsdp__module_state *state);
 fsdp_status fsdp__prefetch_backward(fsdp__module_state *state);
 /* Does the same when a backward has left `state`, before its gradients are reduced. [collective] */
 fsdp_status fsdp__prefetch_post_backward(fsdp__module_state *state);
-
-#endif

@@ -2,12 +2,9 @@
  *
  * All groups below a module get new residences and memory beside those they have. The old ones are freed when
  * everything has succeeded on all ranks, and come back otherwise. */
-#ifndef SHARD_STATE_RETYPE_H
-#define SHARD_STATE_RETYPE_H
+#pragma once
 
 #include "shard/state/root.h"
 
 /* Implements the hook `retype` of nn/module.h. [collective] */
 fsdp_status fsdp__retype(fsdp_module *root, fsdp_dtype dtype, fsdp_status so_far);
-
-#endif

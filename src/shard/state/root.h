@@ -1,7 +1,6 @@
 /* root.h - what the states below one outermost module share: their order, the running iteration, and one communication
  * context (FSDP2's FSDPStateContext). */
-#ifndef SHARD_STATE_ROOT_H
-#define SHARD_STATE_ROOT_H
+#pragma once
 
 #include "autograd/autograd.h"
 #include "shard/state/forward_order.h"
@@ -107,5 +106,3 @@ void fsdp__root_set_last_backward(fsdp__root *root, bool last);
 fsdp_status fsdp__root_finish_reductions(fsdp__root *root);
 /* Resets everything: all groups sharded, nothing in flight, no gradient of the running iteration. */
 fsdp_status fsdp__root_reset(fsdp__root *root);
-
-#endif

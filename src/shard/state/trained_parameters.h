@@ -1,8 +1,7 @@
 /* trained_parameters.h - which parameters a forward was trained for. A backward of its graph makes exactly these due,
  * whatever has been frozen or thawed since: it may bring gradients of them, on this rank or on another, and of no
  * others. */
-#ifndef SHARD_STATE_TRAINED_PARAMETERS_H
-#define SHARD_STATE_TRAINED_PARAMETERS_H
+#pragma once
 
 #include "shard/state/module_state.h"
 
@@ -21,5 +20,3 @@ void fsdp__trained_unref(fsdp__trained *trained);
 void fsdp__trained_are_due(const fsdp__trained *trained);
 
 FSDP__SCOPED_POINTER(fsdp__trained, fsdp__trained_unref)
-
-#endif

@@ -1,6 +1,5 @@
 /* block.h - the fibers of a block: what the files of cudash share. */
-#ifndef TESTS_CUDASH_BLOCK_H
-#define TESTS_CUDASH_BLOCK_H
+#pragma once
 
 #include <stdio.h>
 
@@ -107,5 +106,3 @@ void shared_end(void);
 /* Says to a race check what an instruction reads or writes. */
 void tell_read_16(const void *p);
 void tell_write_16(void *p);
-
-#endif

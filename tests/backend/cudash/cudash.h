@@ -16,8 +16,7 @@
  *
  * Not seen: what depends on time or on the weaker memory order of a GPU. Without ThreadSanitizer, no race; and a read
  * of what has not been written gives NaNs or -1, which only a wrong result shows. */
-#ifndef TESTS_CUDASH_H
-#define TESTS_CUDASH_H
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -179,5 +178,3 @@ fsdp_status cudash_check_launch(const char *name, dim3 grid, unsigned block, siz
 void cudash_run(dim3 grid, unsigned block, size_t shared_bytes, void (*body)(const void *), const void *argument);
 
 #include "cudash/launch.h"
-
-#endif

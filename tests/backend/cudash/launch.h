@@ -1,7 +1,6 @@
 /* launch.h - what a launch becomes: it is linked with launch_now.cpp, where a kernel has run when it is launched, or
  * with fakecuda/fake_launch.cpp, where it runs later, on a stream. */
-#ifndef TESTS_CUDASH_LAUNCH_H
-#define TESTS_CUDASH_LAUNCH_H
+#pragma once
 
 #include <type_traits>
 
@@ -34,5 +33,3 @@ static fsdp_status cudash_launch(fsdp_stream *stream, const char *name, const vo
 
 /* Sets bytes of the device, in stream order. */
 extern "C" fsdp_status fsdp__cuda_set_bytes(fsdp_stream *stream, void *device, int byte, size_t bytes);
-
-#endif

@@ -1,6 +1,5 @@
 /* test_kernels.h - kernels that test cudash itself, and what intrinsics.cuh does on it. */
-#ifndef TESTS_CUDASH_TEST_KERNELS_H
-#define TESTS_CUDASH_TEST_KERNELS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,6 +36,4 @@ fsdp_status cudash_test_planted(const char *name, bool wrong, int *out);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

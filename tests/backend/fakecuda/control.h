@@ -28,8 +28,7 @@
  *   FSDP_FAKENCCL_TAKES=32                   it registers, and makes windows, only of memory of so many MiB
  *   FSDP_FAKENCCL_TELL=1                     says on stderr which calls hang because they differ
  *   FSDP_SIM_SEED=1                          decides where streams pause */
-#ifndef TESTS_FAKECUDA_CONTROL_H
-#define TESTS_FAKECUDA_CONTROL_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -189,5 +188,3 @@ typedef struct fakecuda_control {
 } fakecuda_control;
 
 extern const fakecuda_control fakecuda;
-
-#endif

@@ -1,6 +1,5 @@
 /* fake.h - what the files of the fake runtime share. */
-#ifndef TESTS_FAKECUDA_FAKE_H
-#define TESTS_FAKECUDA_FAKE_H
+#pragma once
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -173,5 +172,3 @@ void fake_fill(int file, size_t bytes, size_t done);
  * there is not so much memory. */
 unsigned char *fake_map_ones(size_t bytes);
 void fake_unmap_ones(unsigned char *memory, size_t bytes);
-
-#endif

@@ -1,6 +1,5 @@
 /* fake_blas.h - what the files of the fake cublasLt share. */
-#ifndef TESTS_FAKECUDA_FAKE_BLAS_H
-#define TESTS_FAKECUDA_FAKE_BLAS_H
+#pragma once
 
 #include <cublasLt.h>
 
@@ -97,5 +96,3 @@ static inline bool has_vector(const call *c)
     return sums(c) || c->product.epilogue == CUBLASLT_EPILOGUE_BIAS ||
            (has_gelu(c) && c->product.epilogue & CUBLASLT_EPILOGUE_BIAS);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* fake_cudnn.h - what the two files of the fake cuDNN share. */
-#ifndef TESTS_FAKECUDA_FAKE_CUDNN_H
-#define TESTS_FAKECUDA_FAKE_CUDNN_H
+#pragma once
 
 #include "backend/cuda/cudnn_calls.h"
 #include "backend/fakecuda/fake.h"
@@ -44,5 +43,3 @@ fake_job *fake_job_of(const fake_descriptor *graph, const fake_descriptor *pack)
 /* Computes and frees it; `argument` points to the pointer. */
 void fake_job_run(const void *argument);
 void fake_job_free(fake_job *job);
-
-#endif

@@ -5,8 +5,7 @@
  * of one letter, from one to the other. A letter has a part of what is sent, and the call that it is part of. Whoever
  * receives compares that with its own call, and where they differ it takes the letter never: both hang, as with the
  * real one, until they are aborted. FSDP_FAKENCCL_TELL=1 says which calls they were. */
-#ifndef TESTS_FAKECUDA_FAKE_NCCL_H
-#define TESTS_FAKECUDA_FAKE_NCCL_H
+#pragma once
 
 #include "backend/cuda/nccl_calls.h"
 #include "backend/fakecuda/fake.h"
@@ -114,5 +113,3 @@ bool fake_operation_add(fake_operation *o, const fake_heading *h, const void *se
 /* Gives it to its stream. */
 void fake_operation_launch(fake_operation *o);
 void fake_operation_free(fake_operation *o);
-
-#endif

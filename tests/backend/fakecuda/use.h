@@ -1,6 +1,5 @@
 /* use.h - what tests on the fake GPU do alike. */
-#ifndef TESTS_FAKECUDA_USE_H
-#define TESTS_FAKECUDA_USE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <unistd.h>
@@ -96,5 +95,3 @@ FSDP__UNUSED static void fail_each_call(const char *const *calls, size_t count, 
                 break;
         }
 }
-
-#endif

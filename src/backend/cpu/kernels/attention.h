@@ -6,8 +6,7 @@
  * causal mask is never applied to scores: a tile of query rows knows how many keys its last row sees, and neither
  * scores nor sums go further. Where documents or a window hide the first keys, it also knows which is the first that
  * one of its rows sees: products begin there, in whole vectors, and only what lies between is hidden. */
-#ifndef BACKEND_CPU_ATTENTION_H
-#define BACKEND_CPU_ATTENTION_H
+#pragma once
 
 #include "backend/cpu/kernels/mathf.h"
 #include "backend/cpu/kernels/pack.h"
@@ -94,5 +93,3 @@ static __attribute__((noinline)) void fsdp__tile_across(int64_t rows, int64_t k,
 {
     fsdp__tile(rows, k, a, a_row, 1, b, b_row, c, c_row, accumulate);
 }
-
-#endif

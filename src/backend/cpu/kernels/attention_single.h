@@ -1,7 +1,6 @@
 /* attention_single.h - attention of one query: nothing is packed, and each key and each value is read once, in place.
  * This is the cost of a token if the keys and values of those before it are kept. */
-#ifndef BACKEND_CPU_ATTENTION_SINGLE_H
-#define BACKEND_CPU_ATTENTION_SINGLE_H
+#pragma once
 
 #include "backend/cpu/kernels/attention.h"
 
@@ -87,5 +86,3 @@ static fsdp_status fsdp__attend_single(fsdp_stream *stream, const fsdp__attentio
         fsdp__single_head(k, i / k->heads, i % k->heads, scratch + fsdp__thread() * floats);
     return FSDP_OK;
 }
-
-#endif

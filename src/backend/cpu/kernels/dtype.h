@@ -1,6 +1,5 @@
 /* dtype.h - converts elements to f32 and back. `dtype` is a constant wherever speed matters. */
-#ifndef BACKEND_CPU_DTYPE_H
-#define BACKEND_CPU_DTYPE_H
+#pragma once
 
 #include "backend/cpu/kernels/kernel.h"
 
@@ -118,5 +117,3 @@ static inline void fsdp__narrow(fsdp_dtype dtype, const float *restrict src, int
 {
     FSDP__EACH_FLOAT(dtype, T, for (int64_t i = 0; i < n; i++) fsdp__store(T, dst, i, src[i]));
 }
-
-#endif

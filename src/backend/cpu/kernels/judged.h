@@ -1,6 +1,5 @@
 /* judged.h - what optimizers' kernels have in common: dtypes of two operands, and verdicts. */
-#ifndef BACKEND_CPU_JUDGED_H
-#define BACKEND_CPU_JUDGED_H
+#pragma once
 
 #include "backend/cpu/kernels/dtype.h"
 #include "backend/cpu/kernels/kernel.h"
@@ -31,5 +30,3 @@ static inline judged judged_of(const fsdp__verdict *verdict, float grad_scale, i
     .step_size = (float)((k)->lr / (1.0 - pow((k)->beta1, (double)(by).step))),                              \
     .root_correction = (float)sqrt(1.0 - pow((k)->beta2, (double)(by).step)),                                \
     .decay_factor = (k)->decoupled ? (float)(1.0 - (k)->lr * (k)->weight_decay) : 1.0f
-
-#endif

@@ -6,8 +6,7 @@
  * A loop is written once for all floating dtypes: as an always-inline function whose dtype arguments are constants
  * where it is called (FSDP__EACH_FLOAT), so that fsdp__load and fsdp__store become plain moves or shifts.
  */
-#ifndef BACKEND_CPU_KERNEL_H
-#define BACKEND_CPU_KERNEL_H
+#pragma once
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -131,5 +130,3 @@ static inline void fsdp__for_ranges(int64_t n, int64_t unit, fsdp__range_body bo
         return FSDP_OK;                                                                 \
     }                                                                                   \
     static void name##_range(const fsdp__##name##_args *k, int64_t begin, int64_t end)
-
-#endif

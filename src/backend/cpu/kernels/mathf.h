@@ -1,6 +1,5 @@
 /* mathf.h - elementary functions that the compiler can put into vectors: no branches, no calls, no tables. */
-#ifndef BACKEND_CPU_MATHF_H
-#define BACKEND_CPU_MATHF_H
+#pragma once
 
 #include "backend/cpu/kernels/dtype.h"
 
@@ -205,5 +204,3 @@ FSDP__INLINE void fsdp__sincosf(float x, float *sine, float *cosine)
 #define FSDP__FORMULA FSDP__INLINE
 #define fsdp__dividef(a, b) ((a) / (b))
 #include "device/formulas.h"
-
-#endif

@@ -2,8 +2,7 @@
  *
  * It takes as long as reading the matrix from memory, so elements of 16 bits are widened in registers. Every element of
  * C is one sum, made by one thread in an order that does not depend on the number of threads. */
-#ifndef BACKEND_CPU_MATVEC_H
-#define BACKEND_CPU_MATVEC_H
+#pragma once
 
 #include "backend/cpu/kernels/dtype.h"
 
@@ -151,5 +150,3 @@ static fsdp_status fsdp__matvec_run(fsdp_stream *stream, const fsdp__matmul_args
     }
     return FSDP_OK;
 }
-
-#endif

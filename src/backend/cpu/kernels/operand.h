@@ -3,8 +3,7 @@
  * Kernels of broadcast operands walk the elements of their result in order, a piece at a time. Each operand gives its
  * elements of the piece: in place if they are contiguous f32, else in a buffer in the first-level cache. So a function
  * is one loop over f32, whatever the dtypes and strides are. */
-#ifndef BACKEND_CPU_OPERAND_H
-#define BACKEND_CPU_OPERAND_H
+#pragma once
 
 #include "backend/cpu/kernels/dtype.h"
 
@@ -223,5 +222,3 @@ static inline void fsdp__for_operands(int64_t numel, const fsdp__operand *const 
     fsdp__for_ranges(fsdp__ceil_div(t.rows, FSDP__TILE_ROWS) * t.across, FSDP__TILE_ROWS * FSDP__TILE_COLS,
                      fsdp__tile_range, &t);
 }
-
-#endif

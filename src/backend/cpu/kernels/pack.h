@@ -2,8 +2,7 @@
  *
  * The transpose (d, n) of n rows of d elements makes strips of FSDP__NR columns; a strip is d runs of FSDP__NR floats,
  * columns beyond n being zero. */
-#ifndef BACKEND_CPU_PACK_H
-#define BACKEND_CPU_PACK_H
+#pragma once
 
 #include "backend/cpu/kernels/tile.h"
 
@@ -80,5 +79,3 @@ static inline void fsdp__pack_transposed(fsdp_dtype dtype, const void *src, int6
         }
     }
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* spans.h - one parallel pass over many pieces of memory, balanced by elements, for loops whose elements do not depend
  * on each other (so that the cut between threads does not show in the result). */
-#ifndef BACKEND_CPU_SPANS_H
-#define BACKEND_CPU_SPANS_H
+#pragma once
 
 #include "backend/cpu/kernels/kernel.h"
 
@@ -49,5 +48,3 @@ static inline void fsdp__for_spans(int64_t count, fsdp__span_numel numel, fsdp__
 #endif
     fsdp__spans_share(count, numel, body, args, total, 0, 1); /* even a parallel region of one thread takes time */
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* tile.h - the inner loop of every matrix product made here: a tile of C in registers.
  *
  * FSDP__NR columns of B lie side by side. A is read element by element and may be stored by rows or by columns. */
-#ifndef BACKEND_CPU_TILE_H
-#define BACKEND_CPU_TILE_H
+#pragma once
 
 #include "backend/cpu/kernels/dtype.h"
 
@@ -73,5 +72,3 @@ FSDP__INLINE void fsdp__tile(int64_t rows, int64_t k, const float *a, int64_t a_
         break;
     }
 }
-
-#endif

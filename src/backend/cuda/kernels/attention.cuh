@@ -12,8 +12,7 @@
  *
  * Where documents or a window hide the first keys, a walk begins at the first tile that somebody sees and ends at the
  * last. There are kernels of their own for that and for capped scores (NARROW), so that others do not pay. */
-#ifndef BACKEND_CUDA_ATTENTION_CUH
-#define BACKEND_CUDA_ATTENTION_CUH
+#pragma once
 
 #include "backend/cuda/kernels/kernel.cuh"
 
@@ -181,5 +180,3 @@ DEVICE bool in_pieces(rows_of<T> rows, int64_t dim)
 #define OUT_ROWS(k, base, b, t, h) rows_at<const T>(base, b, (k).out_batch, t, (k).out_stride_time, h, (k).out_head)
 
 } // namespace attention
-
-#endif

@@ -1,8 +1,7 @@
 /* attention_single.cuh - attention of one query: the cost of a token if the keys and values of those before it are
  * kept. All keys are read once, so what counts is that many blocks read: a block takes a panel of keys of one head, and
  * a second kernel folds the panels in order. */
-#ifndef BACKEND_CUDA_ATTENTION_SINGLE_CUH
-#define BACKEND_CUDA_ATTENTION_SINGLE_CUH
+#pragma once
 
 #include "backend/cuda/kernels/attention.cuh"
 
@@ -174,5 +173,3 @@ static fsdp_status launch_single(fsdp_stream *stream, const fsdp__attention_forw
     return launch(stream, "attention_forward", fold_panels<T>, blocks_for(heads, 1), STRIP, 0, *k, all);
 }
 } // namespace attention
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Tiles are 64 x 64, of which each of 256 threads holds 4 x 4: rows 4 y to 4 y + 3 and columns 4 x to 4 x + 3. Where a
  * head is wider than a block's share of columns, several blocks compute the same scores. */
-#ifndef BACKEND_CUDA_ATTENTION_TILES_CUH
-#define BACKEND_CUDA_ATTENTION_TILES_CUH
+#pragma once
 
 #include "backend/cuda/kernels/attention.cuh"
 
@@ -140,5 +139,3 @@ DEVICE void store_rows(const square (&sum)[COLUMNS / TILE], const float (&factor
 }
 
 } // namespace attention
-
-#endif

@@ -8,8 +8,7 @@
  *
  * A row in shared memory has room for WIDTH elements (the head dimension, rounded up; zeros follow it) and 16 bytes
  * more: then 8 pieces of 16 bytes from 8 rows lie in different banks. */
-#ifndef BACKEND_CUDA_ATTENTION_WARPS_CUH
-#define BACKEND_CUDA_ATTENTION_WARPS_CUH
+#pragma once
 
 #include "backend/cuda/kernels/attention.cuh"
 #include "backend/cuda/kernels/intrinsics.cuh"
@@ -218,5 +217,3 @@ DEVICE void store_sums(const typename S::sums &sum, const float (&factor)[S::FOL
     __syncwarp();
 }
 } // namespace attention
-
-#endif

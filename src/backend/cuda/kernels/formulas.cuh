@@ -2,8 +2,7 @@
  * for activations of 16 bits with shorter ones, in `rough`: 2^x and 1/x are an instruction each. Their error is 2^-20
  * of the result where |x| is below 8, and a rounding to 16 bits is at least 2^-12; a divisor of 2^126 or more gives 0.
  */
-#ifndef BACKEND_CUDA_FORMULAS_CUH
-#define BACKEND_CUDA_FORMULAS_CUH
+#pragma once
 
 #include "backend/cuda/kernels/intrinsics.cuh"
 
@@ -30,5 +29,3 @@ namespace rough
 
 /* Calls a function of activations.h for a result that is rounded to T. */
 #define FORMULA(T, function, ...) (sizeof(T) == 2 ? rough::function(__VA_ARGS__) : function(__VA_ARGS__))
-
-#endif

@@ -1,6 +1,5 @@
 /* halves.cuh - packs of f32 that lie in halves: [Note: split numbers] in device/formulas.h. */
-#ifndef BACKEND_CUDA_HALVES_CUH
-#define BACKEND_CUDA_HALVES_CUH
+#pragma once
 
 #include "backend/cuda/kernels/formulas.cuh"
 #include "backend/cuda/kernels/pack.cuh"
@@ -30,5 +29,3 @@ DEVICE void store_halves(uint16_t *high, uint16_t *low, int64_t n, const float (
     put(high, n, h);
     put(low, n, l);
 }
-
-#endif

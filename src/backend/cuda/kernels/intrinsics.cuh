@@ -3,8 +3,7 @@
  *
  * All lanes of a warp call `multiply_add` and `load_matrices` together. Below, lane l has g = l / 4 and t = l % 4. A
  * register holds two elements of 16 bits, the one with the smaller index in its low half. */
-#ifndef BACKEND_CUDA_KERNELS_INTRINSICS_CUH
-#define BACKEND_CUDA_KERNELS_INTRINSICS_CUH
+#pragma once
 
 #include "backend/cuda/kernels/kernel.cuh"
 
@@ -191,5 +190,3 @@ DEVICE void keep_packed(uint32_t &word)
     asm volatile("" : "+r"(word));
 #endif
 }
-
-#endif

@@ -10,8 +10,7 @@
  * The same call gives the same bits on every card of one kind, so nothing here may depend on the number of
  * multiprocessors or on who comes first: sums are cut into panels of fixed sizes and added in order, and no float is
  * added by an atomic. */
-#ifndef BACKEND_CUDA_KERNEL_CUH
-#define BACKEND_CUDA_KERNEL_CUH
+#pragma once
 
 #ifdef FSDP_CUDASH
 #include "cudash/cudash.h"
@@ -323,5 +322,3 @@ DEVICE float block_max(float x, float *partial)
     __syncthreads();
     return warp_max(lane_of_warp() < warps ? partial[lane_of_warp()] : -INFINITY);
 }
-
-#endif

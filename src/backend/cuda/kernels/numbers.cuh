@@ -1,6 +1,5 @@
 /* numbers.cuh - elements of any dtypes, one by one. */
-#ifndef BACKEND_CUDA_NUMBERS_CUH
-#define BACKEND_CUDA_NUMBERS_CUH
+#pragma once
 
 #include "backend/cuda/kernels/kernel.cuh"
 
@@ -60,5 +59,3 @@ DEVICE void put_number(fsdp_dtype dtype, void *p, int64_t i, number x)
         ((uint8_t *)p)[i] = x.exact ? x.integer != 0 : x.real != 0.0f;
     }
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* pack.cuh - several elements at a time, by accesses of 16 bytes where the addresses allow them; and functions of rows
  * of elements that are written so. */
-#ifndef BACKEND_CUDA_PACK_CUH
-#define BACKEND_CUDA_PACK_CUH
+#pragma once
 
 #include "backend/cuda/kernels/intrinsics.cuh"
 
@@ -281,5 +280,3 @@ static fsdp_status launch_rows(fsdp_stream *stream, const char *name, rows_args<
         k.aligned = k.aligned && is_aligned(k.out[s], k.out_row[s] * size);
     return launch(stream, name, map_rows<T, F, INPUTS, OUTPUTS>, blocks_for(k.rows * k.packs, BLOCK), BLOCK, 0, k, f);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* places.cuh - operands of any strides: where each has the element that belongs to an element of the result. */
-#ifndef BACKEND_CUDA_PLACES_CUH
-#define BACKEND_CUDA_PLACES_CUH
+#pragma once
 
 #include "backend/cuda/kernels/pack.cuh"
 
@@ -56,5 +55,3 @@ DEVICE void find_places(const places<COUNT> &p, int64_t i, int64_t *at)
         i = rest;
     }
 }
-
-#endif

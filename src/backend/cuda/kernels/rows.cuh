@@ -1,8 +1,7 @@
 /* rows.cuh - kernels over the rows of a matrix. A row has a group of threads: one warp of a block, where that is enough
  * for it, or a whole block. A thread takes packs of its columns, which lie one after the other in the order of threads;
  * so sums are added in an order that only the sizes decide, whatever the addresses allow. */
-#ifndef BACKEND_CUDA_ROWS_CUH
-#define BACKEND_CUDA_ROWS_CUH
+#pragma once
 
 #include "backend/cuda/kernels/intrinsics.cuh"
 #include "backend/cuda/kernels/pack.cuh"
@@ -205,5 +204,3 @@ DEVICE int64_t block_min(int64_t x, int64_t *partial)
         x = threadIdx.x == 0 && partial[warp] < x ? partial[warp] : x;
     return x;
 }
-
-#endif

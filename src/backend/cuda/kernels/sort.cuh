@@ -1,6 +1,5 @@
 /* sort.cuh - sorts words on the device: a key above, what belongs to it below. */
-#ifndef BACKEND_CUDA_SORT_CUH
-#define BACKEND_CUDA_SORT_CUH
+#pragma once
 
 #include "backend/cuda/kernels/kernel.cuh"
 
@@ -10,5 +9,3 @@ size_t fsdp__cuda_sort_bytes(int64_t n);
  * are at the start of `scratch`. Returns where they lie then, which is in the scratch, too. */
 fsdp_status fsdp__cuda_sort(fsdp_stream *stream, const char *name, void *scratch, int64_t n, int low, int bits,
                             const uint64_t **sorted);
-
-#endif

@@ -1,8 +1,7 @@
 /* spans.cuh - one launch over many pieces of memory. The host's table of spans travels by value, in lists as long as
  * the arguments of a launch may be; each span is cut into chunks of one size, and each block has one chunk. So large
  * and small spans fill the device evenly. */
-#ifndef BACKEND_CUDA_SPANS_CUH
-#define BACKEND_CUDA_SPANS_CUH
+#pragma once
 
 #include "backend/cuda/kernels/pack.cuh"
 
@@ -194,5 +193,3 @@ DEVICE unsigned chunk_largest(const T *src, chunk c)
     }
     return block_largest(largest);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* strips.cuh - packs of a row that a thread has in registers, and how it fetches them. Kernels that use this have a
  * plan `k` with `args.cols` and `threads`. */
-#ifndef BACKEND_CUDA_STRIPS_CUH
-#define BACKEND_CUDA_STRIPS_CUH
+#pragma once
 
 #include "backend/cuda/kernels/rows.cuh"
 
@@ -80,5 +79,3 @@ DEVICE void get_weights(const void *from, float none, Column col, Column cols, C
     for (int p = 0; p < PACKS; p++)
         w.set(p, x);
 }
-
-#endif

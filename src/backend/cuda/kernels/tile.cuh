@@ -6,8 +6,7 @@
  *     bool deep() const;                        whether neighbours along the depth are neighbours in memory
  *     float get(int64_t i, int64_t p) const;    element p along the depth of row or column i
  * Every sum is made by one thread, in order of the depth. */
-#ifndef BACKEND_CUDA_TILE_CUH
-#define BACKEND_CUDA_TILE_CUH
+#pragma once
 
 #include "backend/cuda/kernels/kernel.cuh"
 
@@ -81,5 +80,3 @@ HOST_DEVICE int64_t tiles_of(int64_t sides)
 {
     return (sides + TILE - 1) / TILE;
 }
-
-#endif

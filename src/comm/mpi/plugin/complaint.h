@@ -1,6 +1,5 @@
 /* complaint.h - says in words why a call of the plug-in failed. */
-#ifndef COMM_MPI_PLUGIN_COMPLAINT_H
-#define COMM_MPI_PLUGIN_COMPLAINT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -8,5 +7,3 @@
 bool fsdp__mpi_refuse(char *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Does the same, and appends MPI's own text for its error code. */
 bool fsdp__mpi_fail(char *text, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
-
-#endif

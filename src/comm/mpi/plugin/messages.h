@@ -1,6 +1,5 @@
 /* messages.h - messages on their way: MPI's requests, and what was expected of them. */
-#ifndef COMM_MPI_PLUGIN_MESSAGES_H
-#define COMM_MPI_PLUGIN_MESSAGES_H
+#pragma once
 
 #include <mpi.h>
 #include <pthread.h>
@@ -28,5 +27,3 @@ bool fsdp__mpi_poll(void *network, int tag, void *data, size_t bytes, int *from,
 
 /* Frees all messages, including those still on their way. */
 void fsdp__mpi_free_messages(fsdp__mpi *mpi);
-
-#endif

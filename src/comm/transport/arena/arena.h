@@ -4,8 +4,7 @@
  * Threads share plain memory of the process, processes map the same memory file; the layout is the same. All of it is
  * virtual until touched. A process may map it anywhere: addresses in it travel between ranks as offsets from its
  * base. */
-#ifndef COMM_ARENA_ARENA_H
-#define COMM_ARENA_ARENA_H
+#pragma once
 
 #include "comm/health/board.h"
 
@@ -83,5 +82,3 @@ enum {
 };
 
 FSDP__SCOPED_POINTER(fsdp__arena, fsdp__arena_unref)
-
-#endif

@@ -1,7 +1,6 @@
 /* arena_coalesced.h - the collectives of sharded buffers, as slots of a transport's table, and what the plain ones are
  * made of. */
-#ifndef COMM_ARENA_ARENA_COALESCED_H
-#define COMM_ARENA_ARENA_COALESCED_H
+#pragma once
 
 #include "comm/transport/arena/arena_group.h"
 #include "comm/transport/packed.h"
@@ -26,5 +25,3 @@ typedef struct fsdp__rows {
 /* Returns an exchange in which each rank counts as itself. */
 fsdp__rows fsdp__rows_of(void *group, const fsdp__call *call, fsdp__pattern pattern, fsdp__traffic *traffic);
 fsdp_status fsdp__rows_exchange(fsdp__rows *rows);
-
-#endif

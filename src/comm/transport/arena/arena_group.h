@@ -1,6 +1,5 @@
 /* arena_group.h - a rank and its groups, as places in an arena. */
-#ifndef COMM_ARENA_ARENA_GROUP_H
-#define COMM_ARENA_ARENA_GROUP_H
+#pragma once
 
 #include "comm/health/calls.h"
 #include "comm/transport/arena/arena.h"
@@ -67,5 +66,3 @@ static inline void *fsdp__from_offset(const fsdp__arena_group *group, uint64_t o
 {
     return (void *)((uintptr_t)group->world->arena->base + (uintptr_t)offset);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* arena_memory.h - memory that peers see. */
-#ifndef COMM_ARENA_ARENA_MEMORY_H
-#define COMM_ARENA_ARENA_MEMORY_H
+#pragma once
 
 #include "comm/transport/arena/arena_group.h"
 
@@ -17,5 +16,3 @@ void fsdp__arena_free_shared(void *group, void *pointer);
 /* Gives back to the system the pages that lie wholly in these bytes, which are not needed any more; they come back as
  * zeros. */
 void fsdp__arena_give_pages(const fsdp__arena_view *world, void *memory, size_t bytes);
-
-#endif

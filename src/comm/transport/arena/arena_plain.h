@@ -1,6 +1,5 @@
 /* arena_plain.h - the collectives over contiguous buffers, as slots of a transport's table. */
-#ifndef COMM_ARENA_ARENA_PLAIN_H
-#define COMM_ARENA_ARENA_PLAIN_H
+#pragma once
 
 #include "comm/transport/arena/arena_group.h"
 
@@ -14,5 +13,3 @@ fsdp_status fsdp__arena_barrier(void *group, const fsdp__call *, fsdp__traffic *
 /* Exchanges an all_reduce's flags, after the exchange whose entries say which ranks have flags that are not set: other
  * ranks may have set them. */
 fsdp_status fsdp__arena_join_flags(fsdp__arena_group *group, const fsdp__call *call, fsdp__traffic *traffic);
-
-#endif

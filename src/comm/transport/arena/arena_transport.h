@@ -1,7 +1,6 @@
 /* arena_transport.h - the algorithms that `threads` and `shm` share, on an arena (arena.h): all that a transport uses
  * of this folder. */
-#ifndef COMM_ARENA_ARENA_TRANSPORT_H
-#define COMM_ARENA_ARENA_TRANSPORT_H
+#pragma once
 
 #include "comm/carrier.h"
 #include "comm/transport/arena/arena_coalesced.h"
@@ -47,5 +46,3 @@ extern const fsdp__carrier_ops fsdp__arena_peer;
     .group_ready = fsdp__arena_group_ready, .group_free = fsdp__arena_group_free, .abort = fsdp__arena_abort,         \
     .close = fsdp__arena_close, .are_threads = fsdp__arena_are_threads, .add_by_machine = fsdp__arena_add_by_machine, \
     .block = fsdp__arena_block
-
-#endif

@@ -27,8 +27,7 @@
  * the host has no memory to note when that is: to see that a device has nothing to do takes none. If others have its
  * memory open it waits for them, at most for comm.timeout: with its process the memory would go, which they still read.
  */
-#ifndef COMM_ARENA_DEVICE_REGION_H
-#define COMM_ARENA_DEVICE_REGION_H
+#pragma once
 
 #include "comm/transport/arena/arena_group.h"
 #include "device/device.h"
@@ -76,5 +75,3 @@ bool fsdp__device_regions_wait(const fsdp__arena_group *group, int rank, int oth
 uint64_t fsdp__device_regions_reads(const fsdp__arena_group *group);
 /* Lets this rank's streams go on, because the world has ended. */
 void fsdp__device_regions_release(const fsdp__arena_group *group);
-
-#endif

@@ -1,7 +1,6 @@
 /* devices.h - devices whose kernels do not reach all host memory. The memory through which their collectives travel
  * must be registered with them. */
-#ifndef COMM_ARENA_DEVICES_H
-#define COMM_ARENA_DEVICES_H
+#pragma once
 
 #include "comm/transport/arena/arena_group.h"
 
@@ -9,5 +8,3 @@
  * them. */
 fsdp_status fsdp__arena_open_device(fsdp__arena_view *view, fsdp_stream *stream);
 void fsdp__arena_close_devices(fsdp__arena_view *view);
-
-#endif

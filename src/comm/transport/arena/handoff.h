@@ -5,8 +5,7 @@
  * has it. Processes of other users get nothing, and nobody takes anything from them; a name that they cannot guess
  * keeps them from getting in the way. Names belong to a network namespace: two containers on one machine do not
  * meet. */
-#ifndef COMM_ARENA_HANDOFF_H
-#define COMM_ARENA_HANDOFF_H
+#pragma once
 
 #include <stdint.h>
 
@@ -29,5 +28,3 @@ typedef struct fsdp__handoff {
 fsdp_status fsdp__handoff_give(const fsdp__handoff *handoff, int fd, int takers);
 /* Takes a descriptor; also waits for the giver to come. `*out` is close-on-exec. [blocks] */
 fsdp_status fsdp__handoff_take(const fsdp__handoff *handoff, int *out);
-
-#endif

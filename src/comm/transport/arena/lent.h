@@ -1,7 +1,6 @@
 /* lent.h - callers' buffers that peers read in place, as threads do. A buffer is the caller's again when its call is
  * over, however the call ended, and may be freed then. */
-#ifndef COMM_ARENA_LENT_H
-#define COMM_ARENA_LENT_H
+#pragma once
 
 #include "comm/transport/arena/arena_group.h"
 
@@ -13,5 +12,3 @@ void fsdp__lent_end(fsdp__arena_group *group);
 /* Settles what this rank has lent, when its call is over or the buffers must go earlier. After a call that failed in
  * between, in a broken world, it waits for the peers that still read. */
 void fsdp__lent_settle(fsdp__arena_group *group);
-
-#endif

@@ -6,8 +6,7 @@
  * in its words that it has closed what it had open. An outbox whose peers have not all said so is kept, and looked at
  * again when the rank makes or frees another one, and when it leaves the world. What is open then, too, is left to the
  * end of the process. */
-#ifndef COMM_ARENA_OUTBOXES_H
-#define COMM_ARENA_OUTBOXES_H
+#pragma once
 
 #include "comm/transport/arena/arena_group.h"
 #include "device/device.h"
@@ -21,5 +20,3 @@ const fsdp__export *fsdp__outbox_memory(const struct fsdp__outbox *outbox);
 void fsdp__outbox_free(fsdp__arena_view *view, struct fsdp__outbox *outbox, bool shown);
 /* Frees those that were kept, as the rank leaves. [blocks] a little */
 void fsdp__outboxes_close(fsdp__arena_view *view);
-
-#endif

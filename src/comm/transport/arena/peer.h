@@ -18,8 +18,7 @@
  * the same words, so what any of them computes from then on may be anything. The world has ended before, in memory that
  * all see, and whoever waits for a device looks there after the wait (fsdp__device_judge): nobody takes it for a
  * result, not even a rank that was stopped meanwhile. */
-#ifndef COMM_ARENA_PEER_H
-#define COMM_ARENA_PEER_H
+#pragma once
 
 #include "comm/transport/arena/arena_group.h"
 
@@ -46,5 +45,3 @@ char *fsdp__peer_next_half(const fsdp__arena_group *group);
 int64_t fsdp__peer_half_bytes(const fsdp__arena_group *group);
 /* Returns, after a meeting, the half that a rank has packed for it. */
 char *fsdp__peer_half(const fsdp__arena_group *group, int rank);
-
-#endif

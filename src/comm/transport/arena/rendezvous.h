@@ -5,8 +5,7 @@
  * % 2. It writes those of n + 2 only after the meeting of n + 1, which its peers enter after they have read those of n.
  * So what a rank shows can be read until it shows something again, without a barrier at the end. The same holds for the
  * staging halves, piece by piece, and for peers' buffers (fsdp/comm.h, "Reuse"). */
-#ifndef COMM_ARENA_RENDEZVOUS_H
-#define COMM_ARENA_RENDEZVOUS_H
+#pragma once
 
 #include "comm/transport/arena/arena_group.h"
 #include "comm/transport/arena/slot.h"
@@ -22,5 +21,3 @@ const fsdp__entry *fsdp__entry_of(const fsdp__arena_group *group, int rank);
 unsigned char *fsdp__payload_of(const fsdp__arena_group *group, int rank);
 /* Returns where this rank writes the payload that it will show next. */
 unsigned char *fsdp__payload_to_show(const fsdp__arena_group *group);
-
-#endif

@@ -1,7 +1,6 @@
 /* shm.h - ranks as processes of one machine that map the same memory file. The file has no name anywhere: it lives as
  * long as a process holds it, so nothing can be left behind. */
-#ifndef COMM_ARENA_SHM_H
-#define COMM_ARENA_SHM_H
+#pragma once
 
 #include "comm/transport/arena/arena.h"
 
@@ -16,5 +15,3 @@ fsdp_status fsdp__shm_take_place(fsdp__arena *arena, int local_rank);
  * processes come as there are places, so one that is refused a place is a rank that the others miss; otherwise it is
  * somebody else's process. [collective] [blocks] */
 fsdp_status fsdp__shm_join(int fd, bool counted, const fsdp_context_options *options, fsdp_context **out);
-
-#endif

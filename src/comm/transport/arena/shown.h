@@ -1,7 +1,6 @@
 /* shown.h - what ranks show each other of a call by rows: where its buffers lie, and which of them get nothing
  * added. */
-#ifndef COMM_ARENA_SHOWN_H
-#define COMM_ARENA_SHOWN_H
+#pragma once
 
 #include "comm/transport/arena/arena_group.h"
 
@@ -27,5 +26,3 @@ fsdp_status fsdp__shown_meet(fsdp__arena_group *group, const fsdp__call *call, b
  * reduction. */
 void *fsdp__shown_place(const fsdp__arena_group *group, int rank, int64_t buffer);
 bool fsdp__shown_adds(const fsdp__arena_group *group, const fsdp__call *call, int rank, int64_t buffer);
-
-#endif

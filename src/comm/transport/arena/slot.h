@@ -1,6 +1,5 @@
 /* slot.h - what each rank shows of itself in each of its groups: a slot in the arena that it alone writes. */
-#ifndef COMM_ARENA_SLOT_H
-#define COMM_ARENA_SLOT_H
+#pragma once
 
 #include "comm/health/signature.h"
 #include "comm/transport/arena/arena.h"
@@ -24,5 +23,3 @@ static inline fsdp__rank_slot *fsdp__slot_at(const fsdp__arena *arena, int group
 {
     return fsdp__arena_slot(arena, group, rank);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* fake_world.h - several machines of which only this rank exists: a world on paper ([Note: a world on paper] in
  * network/network_group.h), and the memory that its ranks would share. */
-#ifndef COMM_FAKE_FAKE_WORLD_H
-#define COMM_FAKE_FAKE_WORLD_H
+#pragma once
 
 #include <pthread.h>
 
@@ -52,5 +51,3 @@ fsdp_status fsdp__fake_alloc_shared(void *group, const fsdp__call *call, fsdp__t
 void fsdp__fake_free_shared(void *group, void *pointer);
 int fsdp__fake_machines(const void *group);
 bool fsdp__fake_can_share(const void *group);
-
-#endif

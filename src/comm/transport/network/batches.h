@@ -1,6 +1,5 @@
 /* batches.h - cuts the rows of a reduction over machines into batches, in the same way on every rank. */
-#ifndef COMM_NETWORK_BATCHES_H
-#define COMM_NETWORK_BATCHES_H
+#pragma once
 
 #include "comm/transport_ops.h"
 
@@ -28,5 +27,3 @@ int64_t fsdp__batches_room(int columns, int locals);
 int fsdp__batches_next(fsdp__batches *batches, fsdp__batch_piece *out);
 /* Returns how many of the piece's rows group rank `member` has. */
 int64_t fsdp__batch_rows(const fsdp__call *call, const fsdp__batch_piece *piece, int member);
-
-#endif

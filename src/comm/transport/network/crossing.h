@@ -1,7 +1,6 @@
 /* crossing.h - one run of a collective over machines: what goes to and comes from which rank, and the meeting of its
  * ranks. */
-#ifndef COMM_NETWORK_CROSSING_H
-#define COMM_NETWORK_CROSSING_H
+#pragma once
 
 #include "comm/transport/arena/arena_coalesced.h"
 #include "comm/transport/network/meeting.h"
@@ -78,5 +77,3 @@ fsdp_status fsdp__crossing_end_exchange(fsdp__crossing *r, fsdp__exchange *x, fs
 fsdp_status fsdp__crossing_exchange(fsdp__crossing *r);
 /* Does the same, with a meeting. */
 fsdp_status fsdp__crossing_meet_and_exchange(fsdp__crossing *r);
-
-#endif

@@ -13,8 +13,7 @@
  *
  * Time is counted in turns of the thread, so a process that was stopped has not waited; and a call does not last longer
  * in a turn in which a thread of the process got no core. */
-#ifndef COMM_NETWORK_DEADLINE_H
-#define COMM_NETWORK_DEADLINE_H
+#pragma once
 
 #include "comm/health/peers.h"
 #include "comm/transport/network/network.h"
@@ -41,5 +40,3 @@ fsdp__deadline *fsdp__deadline_of(const fsdp__network_ops *ops, void *network);
 void fsdp__deadline_joined(fsdp__deadline *deadline, fsdp__peers *peers);
 /* Says that nothing but `close` comes now; `peers` may be freed. */
 void fsdp__deadline_leaving(fsdp__deadline *deadline);
-
-#endif

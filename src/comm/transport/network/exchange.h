@@ -4,8 +4,7 @@
  * wire are in use from the first piece to the last. A thread that waits first polls without a pause for as long as a
  * small message takes, and then sleeps in between, for at most a tenth of a millisecond: kernels that run meanwhile
  * keep the cores. */
-#ifndef COMM_NETWORK_EXCHANGE_H
-#define COMM_NETWORK_EXCHANGE_H
+#pragma once
 
 #include "comm/transport/network/network_group.h"
 #include "comm/transport/network/shape.h"
@@ -53,5 +52,3 @@ fsdp_status fsdp__exchange_rows(fsdp__network_group *group, uint8_t *rows, size_
 /* Ends an exchange that is not to be waited for, since something has failed, and breaks the world with the last error,
  * unless it is broken already. In a zeroed exchange nothing was begun. */
 void fsdp__exchange_give_up(fsdp__exchange *exchange);
-
-#endif

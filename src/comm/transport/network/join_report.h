@@ -1,6 +1,5 @@
 /* join_report.h - tells how far each rank has got, before there is a world to tell it in. */
-#ifndef COMM_NETWORK_JOIN_REPORT_H
-#define COMM_NETWORK_JOIN_REPORT_H
+#pragma once
 
 #include "comm/health/places.h"
 #include "comm/transport/network/network.h"
@@ -23,5 +22,3 @@ void fsdp__report_write(fsdp__report *out, fsdp_status status);
  * this machine. [collective] [blocks] */
 fsdp_status fsdp__report_compare(const fsdp__network_ops *ops, void *network, const fsdp__places *places,
                                  const fsdp__report *mine, fsdp__report *first);
-
-#endif

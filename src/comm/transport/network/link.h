@@ -6,8 +6,7 @@
  * nothing. A call that gives up messages waits for that (fsdp__link_give_up) before it returns. (An MPI whose network
  * card writes by itself, or that is called by the program or a thread of its own, may still move what was promised to
  * it by then: after such a failure a process best ends.) */
-#ifndef COMM_NETWORK_LINK_H
-#define COMM_NETWORK_LINK_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -45,5 +44,3 @@ void fsdp__link_fail(fsdp__link *link);
 void fsdp__link_silence(fsdp__link *link);
 /* Gives messages up in a broken world: see the note. Does not wait for long. */
 void fsdp__link_give_up(fsdp__link *link);
-
-#endif

@@ -11,8 +11,7 @@
  * well: of a gather all that has been heard, so that only little can go along where there are many ranks; of a scatter,
  * whose parts are all equally long, half of the parts in each round. The parts for the ranks whose places have the
  * other value of the bit change sides, and so lie, after the last round, at the place of the rank that sent them. */
-#ifndef COMM_NETWORK_MEETING_H
-#define COMM_NETWORK_MEETING_H
+#pragma once
 
 #include "comm/health/signature.h"
 #include "comm/transport/network/exchange.h"
@@ -66,5 +65,3 @@ void fsdp__meeting_release(fsdp__meeting *meeting);
 fsdp_status fsdp__meeting_compare(const fsdp__meeting *meeting);
 /* Runs a whole meeting, for a call whose ranks say nothing else. */
 fsdp_status fsdp__meet(fsdp__network_group *group, const fsdp__call *call, fsdp__traffic *traffic);
-
-#endif

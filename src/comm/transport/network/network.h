@@ -8,8 +8,7 @@
  * A function that fails returns false and has written the reason into `text`, FSDP__NETWORK_TEXT bytes. A failure is
  * final: nothing but `close` is called afterwards. All functions but `open` and `close` may be called from any thread,
  * several at a time. Only `open`, `exchange`, and `close` of the whole world block. */
-#ifndef COMM_NETWORK_NETWORK_H
-#define COMM_NETWORK_NETWORK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -69,5 +68,3 @@ typedef struct fsdp__network_ops {
 /* The function that a plug-in exports under this name. */
 #define FSDP__NETWORK_SYMBOL "fsdp_network_plugin"
 typedef const fsdp__network_ops *(*fsdp__network_plugin)(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* network_calls.h - the slots of the transport's table: collectives and memory, for a group over machines. */
-#ifndef COMM_NETWORK_NETWORK_CALLS_H
-#define COMM_NETWORK_NETWORK_CALLS_H
+#pragma once
 
 #include "comm/transport/network/meeting.h"
 
@@ -23,5 +22,3 @@ int fsdp__network_block(const void *group);
 /* ---- network_memory.c: memory that the ranks of each machine share ---- */
 
 extern const fsdp__memory_ops fsdp__network_memory;
-
-#endif

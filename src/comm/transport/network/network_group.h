@@ -15,8 +15,7 @@
  * world does with its own functions (fsdp__world_acts): on paper an exchange counts its legs and puts nothing on its
  * way, and all headers are this rank's own. Nothing is done on this machine, which has no arena. So a call on paper
  * follows no pointer to a buffer, and takes no memory for what would be sent or would arrive. */
-#ifndef COMM_NETWORK_NETWORK_GROUP_H
-#define COMM_NETWORK_NETWORK_GROUP_H
+#pragma once
 
 #include "comm/transport/arena/arena_group.h"
 #include "comm/transport/coalesced.h"
@@ -115,5 +114,3 @@ static inline int fsdp__network_member(const fsdp__network_group *group, int pla
 {
     return place * group->locals + local;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* network_transport.h - ranks of several machines, with shared memory on each and a network between them. */
-#ifndef COMM_NETWORK_NETWORK_TRANSPORT_H
-#define COMM_NETWORK_NETWORK_TRANSPORT_H
+#pragma once
 
 #include "comm/transport/arena/arena.h"
 #include "comm/transport/network/deadline.h"
@@ -23,5 +22,3 @@ fsdp_status fsdp__network_join(const fsdp__network_ops *ops, const fsdp__network
  * and the places are released, when the context is freed or this fails. */
 fsdp_status fsdp__network_attach(const fsdp__network_ops *ops, void *network, fsdp__places places, fsdp__arena *arena,
                                  const fsdp__network_options *options, bool wait, fsdp_context **out);
-
-#endif

@@ -1,6 +1,5 @@
 /* numbering.h - numbers a carrier's ranks by machine: see health/places.h. */
-#ifndef COMM_NETWORK_NUMBERING_H
-#define COMM_NETWORK_NUMBERING_H
+#pragma once
 
 #include "comm/health/places.h"
 #include "comm/transport/network/network.h"
@@ -10,5 +9,3 @@
  * unequal numbers of ranks are refused. */
 fsdp_status fsdp__places_make(const fsdp__network_world *all, int ranks, int mine, fsdp__places *out);
 void fsdp__places_release(fsdp__places *places);
-
-#endif

@@ -2,8 +2,7 @@
  * adds up its machine's contributions to its counterparts' rows and to its own, and sends sums.
  *
  * Parts travel in batches of bounded size. While one batch is on its way the sums of the next are computed. */
-#ifndef COMM_NETWORK_REDUCTION_H
-#define COMM_NETWORK_REDUCTION_H
+#pragma once
 
 #include "comm/transport/network/meeting.h"
 
@@ -12,5 +11,3 @@
  * `*done` is false. */
 fsdp_status fsdp__network_reduce(fsdp__network_group *group, const fsdp__call *call, fsdp__traffic *traffic,
                                  bool visible, bool *done);
-
-#endif

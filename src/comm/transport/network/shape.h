@@ -8,8 +8,7 @@
  * for; the other one's answer comes behind that. From there on the directions take turns, which takes up to twice the
  * time. So pieces are small enough to be sent at once: with its header each is below the 64 KiB of Open MPI
  * (btl_tcp_eager_limit). */
-#ifndef COMM_NETWORK_SHAPE_H
-#define COMM_NETWORK_SHAPE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -58,5 +57,3 @@ static inline int64_t fsdp__messages_of(int64_t bytes)
 {
     return (bytes + FSDP__PIECE_BYTES - 1) / FSDP__PIECE_BYTES;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* shares.h - shares of a reduction over machines: some ranks of a group, its sharers, add up one share each.
  *
  * Shares travel in batches of bounded size. While one batch is on its way, what the next one sends is made. */
-#ifndef COMM_NETWORK_SHARES_H
-#define COMM_NETWORK_SHARES_H
+#pragma once
 
 #include "comm/transport/network/batches.h"
 #include "comm/transport/network/crossing.h"
@@ -69,5 +68,3 @@ fsdp_status fsdp__shares_reduce(fsdp__crossing *run, const fsdp__sharers *sharer
                                 fsdp__reduce_ranks_args how, void *dst);
 /* Gathers the shares: each sharer has its own, and gets the others'. */
 fsdp_status fsdp__shares_gather(fsdp__crossing *run, const fsdp__sharers *sharers, const fsdp__share *shares);
-
-#endif

@@ -1,6 +1,5 @@
 /* tags.h - the tags that tell messages of the network apart. */
-#ifndef COMM_NETWORK_TAGS_H
-#define COMM_NETWORK_TAGS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -21,5 +20,3 @@ static inline int fsdp__tag_base(uint64_t ticket)
 
     return ticket == 0 ? 0 : (int)((1 + ticket % (groups - 1)) * FSDP__TAG_KINDS);
 }
-
-#endif

@@ -3,8 +3,7 @@
  *
  * It runs a few dozen times a second, on a tag of its own; nothing waits for it. It tells its counterparts what this
  * rank says of itself (health/peers.h), and why the world is broken. */
-#ifndef COMM_NETWORK_WATCH_H
-#define COMM_NETWORK_WATCH_H
+#pragma once
 
 #include <pthread.h>
 
@@ -30,5 +29,3 @@ bool fsdp__watch_leave(fsdp__watch *watch);
 /* Ends the thread, and frees what the watch has. `whole`: the ranks take leave in the network, which still sends what
  * is on its way and keeps it for good. */
 void fsdp__watch_close(fsdp__watch *watch, bool whole);
-
-#endif
