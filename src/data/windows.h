@@ -24,3 +24,8 @@ fsdp_status fsdp__windows_read(const fsdp__windows *windows, int64_t vocab_size,
 fsdp_status fsdp__windows_answers(const fsdp__windows *windows, int64_t window, int64_t *out);
 /* Counts the tokens of a window that are no padding. */
 int64_t fsdp__windows_tokens(const fsdp__windows *windows, int64_t window);
+
+/* Reads `length` tokens from `start` on, at least one, and their targets. A token at or beyond `vocab_size` is an error
+ * that names file and position; with 0 that is not checked. */
+fsdp_status fsdp__window_read(const fsdp_tokens *tokens, int64_t vocab_size, int64_t start, int64_t length,
+                              int32_t *inputs, int32_t *targets);

@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/compiler.h"
-#include "data/token_window.h"
+#include "data/windows.h"
 #include "device/device.h"
 #include "nn/module.h"
 #include "parallel/context_parallel.h"
