@@ -6,7 +6,6 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
-#include "dist/dist.h"
 #include "fsdp/parallel.h"
 #include "fsdp/parallelize.h"
 #include "models/models.h"
@@ -402,23 +401,6 @@ fsdp_tensor *fsdp__call_from_host(fsdp_module *model, const fsdp__host_call *cal
 
 /* ---- the call ---- */
 
-static fsdp_status check_mesh(fsdp_module *model, fsdp_mesh *mesh)
-{
-    char text[FSDP__MESH_TEXT];
-
-    if (!model || !mesh)
-        return FSDP_FAIL(FSDP_INVALID, "context parallelism needs a model and a mesh, but the %s is NULL",
-                         model ? "mesh" : "model");
-    if (fsdp_mesh_context(mesh) != model->context)
-        return FSDP_FAIL(FSDP_INVALID, "context parallelism was given a mesh of another context than the model's");
-    if (fsdp_mesh_ndim(mesh) != 1)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "context parallelism needs a mesh of one dimension, not %s: take one of them with "
-                         "fsdp_mesh_slice",
-                         fsdp__mesh_text(mesh, text));
-    return FSDP_OK;
-}
-
 static fsdp_status check_model(fsdp_module *model, fsdp_mesh *mesh)
 {
     const fsdp_model_config *config = fsdp_model_get_config(model);
@@ -481,7 +463,7 @@ fsdp_status fsdp_model_context_parallel(fsdp_module *model, fsdp_mesh *mesh)
     context_plan *plan;
     fsdp_status status;
 
-    FSDP_TRY(check_mesh(model, mesh));
+    FSDP_TRY(fsdp__check_mesh("context parallelism", "model", model, mesh));
     FSDP__TRY_NEW(plan = fsdp__calloc(1, sizeof *plan));
     *plan = (context_plan){.attention = {attend},
                            .refs = 1,

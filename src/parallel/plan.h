@@ -17,6 +17,9 @@ typedef struct fsdp__tp_plan {
     fsdp__side_stream *side;    /* of asynchronous styles; NULL: none yet */
 } fsdp__tp_plan;
 
+/* Checks that there are a module, called `of` in messages, and a mesh of its context and of one dimension, for `what`.
+ */
+fsdp_status fsdp__check_mesh(const char *what, const char *of, const fsdp_module *module, const fsdp_mesh *mesh);
 fsdp_status fsdp__tp_create(fsdp_module *module, fsdp_mesh *mesh, fsdp__tp_plan **out);
 fsdp__tp_plan *fsdp__tp_ref(fsdp__tp_plan *plan);
 void fsdp__tp_unref(fsdp__tp_plan *plan);

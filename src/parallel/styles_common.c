@@ -6,22 +6,27 @@
 
 /* ---- what modules share ---- */
 
+fsdp_status fsdp__check_mesh(const char *what, const char *of, const fsdp_module *module, const fsdp_mesh *mesh)
+{
+    char text[FSDP__MESH_TEXT];
+
+    if (!module || !mesh)
+        return FSDP_FAIL(FSDP_INVALID, "%s needs a %s and a mesh, but the %s is NULL", what, of, module ? "mesh" : of);
+    if (fsdp_mesh_context(mesh) != module->context)
+        return FSDP_FAIL(FSDP_INVALID, "%s was given a mesh of another context than the %s's", what, of);
+    if (fsdp_mesh_ndim(mesh) != 1)
+        return FSDP_FAIL(FSDP_INVALID,
+                         "%s needs a mesh of one dimension, not %s: take one of them with fsdp_mesh_slice", what,
+                         fsdp__mesh_text(mesh, text));
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__tp_create(fsdp_module *module, fsdp_mesh *mesh, fsdp__tp_plan **out)
 {
     fsdp__tp_plan *plan;
-    char text[FSDP__MESH_TEXT];
 
     *out = NULL;
-    if (!module || !mesh)
-        return FSDP_FAIL(FSDP_INVALID, "tensor parallelism needs a module and a mesh, but the %s is NULL",
-                         module ? "mesh" : "module");
-    if (fsdp_mesh_context(mesh) != module->context)
-        return FSDP_FAIL(FSDP_INVALID, "tensor parallelism was given a mesh of another context than the module's");
-    if (fsdp_mesh_ndim(mesh) != 1)
-        return FSDP_FAIL(FSDP_INVALID,
-                         "tensor parallelism needs a mesh of one dimension, not %s: take one of them with "
-                         "fsdp_mesh_slice",
-                         fsdp__mesh_text(mesh, text));
+    FSDP_TRY(fsdp__check_mesh("tensor parallelism", "module", module, mesh));
     FSDP__TRY_NEW(plan = fsdp__calloc(1, sizeof *plan));
     *plan = (fsdp__tp_plan){.refs = 1,
                             .mesh = fsdp_mesh_ref(mesh),
