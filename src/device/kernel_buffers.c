@@ -28,6 +28,25 @@ static inline size_t strided(fsdp_dtype dtype, const extent *dims, int count)
 #define STRIDED(dtype, ...) \
     strided((dtype), (const extent[]){__VA_ARGS__}, (int)(sizeof((const extent[]){__VA_ARGS__}) / sizeof(extent)))
 
+/* Returns the bytes of an operand of `shape` with strides. The other function is for a whole result. */
+static size_t operand(fsdp_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides)
+{
+    extent dims[6];
+
+    for (int d = 0; d < ndim; d++)
+        dims[d] = (extent){shape[d], strides[d]};
+    return strided(dtype, dims, ndim);
+}
+
+static size_t whole(fsdp_dtype dtype, int ndim, const int64_t *shape)
+{
+    int64_t numel = 1;
+
+    for (int d = 0; d < ndim; d++)
+        numel *= shape[d];
+    return elements(dtype, numel);
+}
+
 /* ---- matrices and memory ---- */
 
 static void matmul(fsdp__matmul_args *a, const visitor *v)
@@ -82,14 +101,8 @@ static void conv2d_weight(fsdp__conv2d_weight_args *a, const visitor *v)
 
 static void copy(fsdp__copy_args *a, const visitor *v)
 {
-    extent from[6], to[6];
-
-    for (int d = 0; d < a->ndim; d++) {
-        from[d] = (extent){a->shape[d], a->src_strides[d]};
-        to[d] = (extent){a->shape[d], a->dst_strides[d]};
-    }
-    READS(src, strided(a->src_dtype, from, a->ndim));
-    ADDS(dst, strided(a->dst_dtype, to, a->ndim), a->accumulate);
+    READS(src, operand(a->src_dtype, a->ndim, a->shape, a->src_strides));
+    ADDS(dst, operand(a->dst_dtype, a->ndim, a->shape, a->dst_strides), a->accumulate);
 }
 
 static void fill(fsdp__fill_args *a, const visitor *v)
@@ -189,25 +202,6 @@ static void decode_weight(fsdp__decode_weight_args *a, const visitor *v)
 }
 
 /* ---- elementwise ---- */
-
-/* Returns the bytes of an operand of `shape` with strides. The other function is for a whole result. */
-static size_t operand(fsdp_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides)
-{
-    extent dims[6];
-
-    for (int d = 0; d < ndim; d++)
-        dims[d] = (extent){shape[d], strides[d]};
-    return strided(dtype, dims, ndim);
-}
-
-static size_t whole(fsdp_dtype dtype, int ndim, const int64_t *shape)
-{
-    int64_t numel = 1;
-
-    for (int d = 0; d < ndim; d++)
-        numel *= shape[d];
-    return elements(dtype, numel);
-}
 
 static void operands(fsdp__binary_args *a, const visitor *v)
 {
