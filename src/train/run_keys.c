@@ -456,28 +456,16 @@ static const fsdp__key_word words[] = {
     {NULL, NULL},
 };
 
-_Static_assert(offsetof(fsdp_train_config, data.path_count) ==
-                   offsetof(fsdp_train_config, data.paths) + sizeof(char **),
-               "the count of a list stands behind it");
-_Static_assert(offsetof(fsdp_train_config, data.mixture_count) ==
-                   offsetof(fsdp_train_config, data.mixture) + sizeof(fsdp_train_source *),
-               "the count of a list stands behind it");
-_Static_assert(offsetof(fsdp_train_config, validation.path_count) ==
-                   offsetof(fsdp_train_config, validation.paths) + sizeof(char **),
-               "the count of a list stands behind it");
-_Static_assert(offsetof(fsdp_train_config, parallelism.wrap_class_count) ==
-                   offsetof(fsdp_train_config, parallelism.wrap_classes) + sizeof(char **),
-               "the count of a list stands behind it");
-_Static_assert(offsetof(fsdp_train_config, optimizer.group_count) ==
-                   offsetof(fsdp_train_config, optimizer.groups) + sizeof(fsdp_train_group *),
-               "the count of a list stands behind it");
-_Static_assert(offsetof(fsdp_train_config, checkpoint.exclude_count) ==
-                   offsetof(fsdp_train_config, checkpoint.exclude_from_loading) + sizeof(char **),
-               "the count of a list stands behind it");
-
-_Static_assert(offsetof(fsdp_train_config, adapter.modules_to_save_count) ==
-                   offsetof(fsdp_train_config, adapter.modules_to_save) + sizeof(char **),
-               "the count of a list stands behind it");
+/* A list's count stands behind it. */
+#define COUNTS(count, list) \
+    _Static_assert(offsetof(fsdp_train_config, count) == offsetof(fsdp_train_config, list) + sizeof(void *), #list)
+COUNTS(data.path_count, data.paths);
+COUNTS(data.mixture_count, data.mixture);
+COUNTS(validation.path_count, validation.paths);
+COUNTS(parallelism.wrap_class_count, parallelism.wrap_classes);
+COUNTS(optimizer.group_count, optimizer.groups);
+COUNTS(checkpoint.exclude_count, checkpoint.exclude_from_loading);
+COUNTS(adapter.modules_to_save_count, adapter.modules_to_save);
 
 const fsdp__key_table fsdp__train_keys = {.keys = keys,
                                           .count = (int)FSDP__COUNT_OF(keys),
