@@ -22,33 +22,37 @@ const fsdp__callable *fsdp__callable_find(const fsdp__callable *table, size_t co
     return NULL;
 }
 
-/* Returns whether a list of words has this one, and counts the words. */
-static bool has_word(const char *words, fsdp__jinja_string word, int64_t *count)
+bool fsdp__has_word(const char *words, fsdp__jinja_string word)
 {
-    bool found = false;
-
-    *count = 0;
-    while (*words) {
+    while (words && *words) {
         size_t bytes = strcspn(words, " ");
 
-        found |= fsdp__jinja_strings_equal((fsdp__jinja_string){words, bytes}, word);
+        if (fsdp__jinja_strings_equal((fsdp__jinja_string){words, bytes}, word))
+            return true;
         words += bytes + (words[bytes] != 0);
-        ++*count;
     }
-    return found;
+    return false;
+}
+
+static int64_t count_words(const char *words)
+{
+    int64_t count = *words != 0;
+
+    while ((words = strchr(words, ' ')))
+        words++, count++;
+    return count;
 }
 
 fsdp_status fsdp__callable_call(fsdp__render *r, const fsdp__callable *callable, const fsdp__jinja_value *of,
                                 const fsdp__arguments *arguments, fsdp__jinja_value *out)
 {
     bool any = callable->parameters[0] == '*', any_name = any && callable->parameters[1] == '*';
-    int64_t most;
+    int64_t most = count_words(callable->parameters);
 
     for (int64_t i = 0; i < arguments->named_count && !any_name; i++)
-        if (any || !has_word(callable->parameters, arguments->named[i].key.string, &most))
+        if (any || !fsdp__has_word(callable->parameters, arguments->named[i].key.string))
             return FSDP__RENDER_FAIL(r, "%s() has no argument '%s' that is known here", callable->name,
                                      FSDP__JINJA_NAME(arguments->named[i].key.string));
-    has_word(callable->parameters, (fsdp__jinja_string){"", 0}, &most);
     if (!any && arguments->count > most)
         return FSDP__RENDER_FAIL(r, "%s() takes %d arguments, not %d", callable->name, (int)most,
                                  (int)arguments->count);

@@ -30,10 +30,8 @@ typedef struct fsdp__callable {
         return what;                  \
     }
 
-struct fsdp__function {
-    fsdp__callable callable;
-};
-
+/* Returns whether a list of words, with a space between two, has this one; NULL has none. */
+bool fsdp__has_word(const char *words, fsdp__jinja_string word);
 /* Returns the entry of a table, NULL if there is none. */
 const fsdp__callable *fsdp__callable_find(const fsdp__callable *table, size_t count, fsdp__jinja_string name);
 /* Calls it, if it takes these arguments. */
@@ -62,4 +60,4 @@ fsdp_status fsdp__jinja_method(fsdp__render *r, fsdp__jinja_string name, const f
 /* Returns whether a value has a method of this name: called or not, known here or not. */
 bool fsdp__jinja_has_method(const fsdp__jinja_value *of, fsdp__jinja_string name);
 /* Returns a function that every template has, NULL if there is none of this name. */
-const struct fsdp__function *fsdp__jinja_function(fsdp__jinja_string name);
+const fsdp__callable *fsdp__jinja_function(fsdp__jinja_string name);

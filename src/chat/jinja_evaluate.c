@@ -13,7 +13,7 @@ fsdp_status fsdp__scope_set(fsdp__runner *run, fsdp__jinja_string name, fsdp__ji
 
 static fsdp_status look_up(fsdp__runner *run, fsdp__jinja_string name, fsdp__jinja_value *out)
 {
-    const struct fsdp__function *function;
+    const fsdp__callable *function;
 
     for (const fsdp__scope *scope = run->scope; scope; scope = scope->around) {
         const fsdp__jinja_value *found = fsdp__jinja_map_get(&scope->names, name);
@@ -109,7 +109,7 @@ static fsdp_status call_value(fsdp__runner *run, const fsdp__jinja_value *callee
     fsdp__render *r = &run->render;
 
     if (callee->kind == FSDP__JINJA_VALUE_FUNCTION)
-        return fsdp__callable_call(r, &callee->function->callable, callee, arguments, out);
+        return fsdp__callable_call(r, callee->function, callee, arguments, out);
     if (callee->kind == FSDP__JINJA_VALUE_MACRO)
         return run->call_macro(run, callee->macro, arguments, out);
     if (callee->kind == FSDP__JINJA_VALUE_JOINER) {

@@ -137,19 +137,16 @@ FSDP__CALLABLE(cycler)
 
 FSDP__CALLABLE_IS(lipsum, FSDP__RENDER_FAIL(r, "lipsum is not known: it is random"))
 
-static const struct fsdp__function functions[] = {{{"raise_exception", "message", raise_exception}},
-                                                  {{"strftime_now", "format", strftime_now}},
-                                                  {{"namespace", "**", make_namespace}},
-                                                  {{"dict", "**", make_dict}},
-                                                  {{"range", "*", range}},
-                                                  {{"joiner", "sep", joiner}},
-                                                  {{"cycler", "*", cycler}},
-                                                  {{"lipsum", "**", lipsum}}};
+static const fsdp__callable functions[] = {{"raise_exception", "message", raise_exception},
+                                           {"strftime_now", "format", strftime_now},
+                                           {"namespace", "**", make_namespace},
+                                           {"dict", "**", make_dict},
+                                           {"range", "*", range},
+                                           {"joiner", "sep", joiner},
+                                           {"cycler", "*", cycler},
+                                           {"lipsum", "**", lipsum}};
 
-const struct fsdp__function *fsdp__jinja_function(fsdp__jinja_string name)
+const fsdp__callable *fsdp__jinja_function(fsdp__jinja_string name)
 {
-    for (size_t i = 0; i < FSDP__COUNT_OF(functions); i++)
-        if (fsdp__jinja_string_is(name, functions[i].callable.name))
-            return &functions[i];
-    return NULL;
+    return fsdp__callable_find(functions, FSDP__COUNT_OF(functions), name);
 }

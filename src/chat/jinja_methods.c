@@ -330,7 +330,6 @@ FSDP__CALLABLE(first_turn)
 
 /* ---- the tables ---- */
 
-/* A method without a function is one of Python's that is not known, or changes its object. */
 static const fsdp__callable string_methods[] = {
     {"strip", "chars", strip_both},
     {"lstrip", "chars", strip_left},
@@ -353,88 +352,51 @@ static const fsdp__callable string_methods[] = {
     {"isspace", "", is_space},
     {"join", "iterable", join},
     {"format", "**", format},
-    {"casefold", "", NULL},
-    {"center", "", NULL},
-    {"encode", "", NULL},
-    {"expandtabs", "", NULL},
-    {"format_map", "", NULL},
-    {"index", "", NULL},
-    {"isalnum", "", NULL},
-    {"isalpha", "", NULL},
-    {"isascii", "", NULL},
-    {"isdecimal", "", NULL},
-    {"isidentifier", "", NULL},
-    {"islower", "", NULL},
-    {"isnumeric", "", NULL},
-    {"isprintable", "", NULL},
-    {"istitle", "", NULL},
-    {"isupper", "", NULL},
-    {"ljust", "", NULL},
-    {"maketrans", "", NULL},
-    {"partition", "", NULL},
-    {"rfind", "", NULL},
-    {"rindex", "", NULL},
-    {"rjust", "", NULL},
-    {"rpartition", "", NULL},
-    {"swapcase", "", NULL},
-    {"translate", "", NULL},
-    {"zfill", "", NULL},
 };
 static const fsdp__callable map_methods[] = {
-    {"items", "", items},     {"keys", "", keys},   {"values", "", values}, {"get", "key default", get},
-    {"copy", "", NULL},       {"clear", "", NULL},  {"pop", "", NULL},      {"popitem", "", NULL},
-    {"setdefault", "", NULL}, {"update", "", NULL}, {"fromkeys", "", NULL},
-};
-static const fsdp__callable list_methods[] = {
-    {"index", "value", index_of}, {"count", "value", count_items},
-    {"append", "", NULL},         {"clear", "", NULL},
-    {"copy", "", NULL},           {"extend", "", NULL},
-    {"insert", "", NULL},         {"pop", "", NULL},
-    {"remove", "", NULL},         {"reverse", "", NULL},
-    {"sort", "", NULL},
-};
-static const fsdp__callable tuple_methods[] = {{"index", "value", index_of}, {"count", "value", count_items}};
+    {"items", "", items}, {"keys", "", keys}, {"values", "", values}, {"get", "key default", get}};
+static const fsdp__callable list_methods[] = {{"index", "value", index_of}, {"count", "value", count_items}};
 static const fsdp__callable cycler_methods[] = {{"next", "", next_turn}, {"reset", "", first_turn}};
 
-static const fsdp__callable *find_method(const fsdp__jinja_value *of, fsdp__jinja_string name)
-{
-#define IN(table) fsdp__callable_find(table, FSDP__COUNT_OF(table), name)
-    switch (of->kind) {
-    case FSDP__JINJA_VALUE_STRING:
-        return IN(string_methods);
-    case FSDP__JINJA_VALUE_MAP:
-        return IN(map_methods);
-    case FSDP__JINJA_VALUE_LIST:
-        return IN(list_methods);
-    case FSDP__JINJA_VALUE_TUPLE:
-        return IN(tuple_methods);
-    case FSDP__JINJA_VALUE_CYCLER:
-        return IN(cycler_methods);
-    default:
-        return NULL;
-    }
-#undef IN
-}
+/* Lists the methods of each kind of value. `others` are those of Python that are not known, or change their object. */
+static const struct methods {
+    const fsdp__callable *table;
+    size_t count;
+    const char *others;
+} methods[FSDP__JINJA_VALUE_METHOD + 1] = {
+    [FSDP__JINJA_VALUE_STRING] = {string_methods, FSDP__COUNT_OF(string_methods),
+                                  "casefold center encode expandtabs format_map index isalnum isalpha isascii "
+                                  "isdecimal isidentifier islower isnumeric isprintable istitle isupper ljust "
+                                  "maketrans partition rfind rindex rjust rpartition swapcase translate zfill"},
+    [FSDP__JINJA_VALUE_MAP] = {map_methods, FSDP__COUNT_OF(map_methods),
+                               "copy clear pop popitem setdefault update fromkeys"},
+    [FSDP__JINJA_VALUE_LIST] = {list_methods, FSDP__COUNT_OF(list_methods),
+                                "append clear copy extend insert pop remove reverse sort"},
+    [FSDP__JINJA_VALUE_TUPLE] = {list_methods, FSDP__COUNT_OF(list_methods), NULL},
+    [FSDP__JINJA_VALUE_CYCLER] = {cycler_methods, FSDP__COUNT_OF(cycler_methods), NULL},
+};
 
 bool fsdp__jinja_has_method(const fsdp__jinja_value *of, fsdp__jinja_string name)
 {
-    return find_method(of, name) != NULL;
+    const struct methods *all = &methods[of->kind];
+
+    return fsdp__callable_find(all->table, all->count, name) || fsdp__has_word(all->others, name);
 }
 
 fsdp_status fsdp__jinja_method(fsdp__render *r, fsdp__jinja_string name, const fsdp__jinja_value *of,
                                const fsdp__arguments *arguments, fsdp__jinja_value *out)
 {
-    const fsdp__callable *method = find_method(of, name);
+    const struct methods *all = &methods[of->kind];
+    const fsdp__callable *method = fsdp__callable_find(all->table, all->count, name);
     bool changes = of->kind != FSDP__JINJA_VALUE_STRING && !fsdp__jinja_string_is(name, "copy") &&
                    !fsdp__jinja_string_is(name, "fromkeys");
 
-    if (method && method->call)
-        return fsdp__callable_call(r, method, of, arguments, out);
-    if (method && changes)
-        return FSDP__RENDER_FAIL(r, "access to attribute '%s' of '%s' object is unsafe.", method->name,
-                                 fsdp__jinja_value_type(of));
     if (method)
-        return FSDP__RENDER_FAIL(r, "the method '%s' of %s is not known", method->name, fsdp__jinja_value_type(of));
-    return FSDP__RENDER_FAIL(r, "'%s object' has no attribute '%s'", fsdp__jinja_value_type(of),
-                             FSDP__JINJA_NAME(name));
+        return fsdp__callable_call(r, method, of, arguments, out);
+    if (!fsdp__has_word(all->others, name))
+        return FSDP__RENDER_FAIL(r, "'%s object' has no attribute '%s'", fsdp__jinja_value_type(of),
+                                 FSDP__JINJA_NAME(name));
+    return FSDP__RENDER_FAIL(
+        r, changes ? "access to attribute '%s' of '%s' object is unsafe." : "the method '%s' of %s is not known",
+        FSDP__JINJA_NAME(name), fsdp__jinja_value_type(of));
 }

@@ -60,7 +60,7 @@ typedef struct fsdp__jinja_turn {
 } fsdp__jinja_turn;
 
 struct fsdp__macro;
-struct fsdp__function;
+struct fsdp__callable;
 
 struct fsdp__jinja_value {
     fsdp__jinja_kind kind;
@@ -75,7 +75,7 @@ struct fsdp__jinja_value {
         fsdp__jinja_loop *loop;
         fsdp__jinja_turn *turn;
         const struct fsdp__macro *macro;
-        const struct fsdp__function *function;
+        const struct fsdp__callable *function;
     };
 };
 
