@@ -15,4 +15,3 @@ typedef struct fsdp__array_header {
 fsdp_status fsdp__array_parse(const char *path, const unsigned char *data, size_t bytes, fsdp__array_header *out);
 bool fsdp__is_npy(const unsigned char *data, size_t bytes);
 fsdp_status fsdp__npy_parse(const char *path, const unsigned char *data, size_t bytes, fsdp__array_header *out);
-fsdp_status fsdp__idx_parse(const char *path, const unsigned char *data, size_t bytes, fsdp__array_header *out);
