@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/cores.h"
+#include "base/limits.h"
 #include "base/text.h"
 
 enum {

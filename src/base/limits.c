@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -274,4 +275,15 @@ const char *fsdp__limit_behind(int error)
     default:
         return "";
     }
+}
+
+int fsdp__allowed_cores(void)
+{
+    cpu_set_t set;
+    long online;
+
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        return CPU_COUNT(&set);
+    online = sysconf(_SC_NPROCESSORS_ONLN); /* there are more cores than cpu_set_t holds */
+    return online > 0 ? (int)online : 1;
 }

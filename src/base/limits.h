@@ -1,4 +1,4 @@
-/* limits.h - what the system lets this process have (ulimit, control groups, memory), and how messages say so. */
+/* limits.h - what the system lets this process have (ulimit, control groups, memory, cores), and how messages say so. */
 #pragma once
 
 #include <stdbool.h>
@@ -44,3 +44,10 @@ int fsdp__threads_startable(int count);
 /* Returns the limit that an errno may come from, to end a message with: "; 'ulimit -n' says how many ..."; "" for an
  * errno of no limit, and for memory where none is set. */
 const char *fsdp__limit_behind(int error);
+
+enum {
+    FSDP__THREADS_MOST = 1024 /* compute threads of a rank: more must be a mistake */
+};
+
+/* Returns the number of cores that this process may run on, 1 or more. */
+int fsdp__allowed_cores(void);

@@ -93,3 +93,21 @@ fsdp_status fsdp__manifest_load(const char *path, fsdp__manifest *out);
 fsdp_status fsdp__manifest_load_in(const fsdp__directory *in, const char *name, fsdp__manifest *out);
 /* Fails with FSDP_FORMAT: the manifest at `path` says `what` of a tensor, which cannot be. */
 fsdp_status fsdp__manifest_wrong(const char *path, const fsdp_checkpoint_tensor *tensor, const char *what);
+
+/* ---- how 64-bit numbers, and the end of a manifest, are written ---- */
+
+#define FSDP__MANIFEST_FORMAT "fsdp checkpoint"
+
+enum {
+    FSDP__MANIFEST_VERSION = 1,
+    FSDP__HEX_DIGITS = 16,
+    FSDP__DIGEST_BYTES = sizeof ",\"digest\":\"0123456789abcdef\"}\n" - 1
+};
+
+/* Writes the value in lower case, with a NUL; returns `out`. */
+const char *fsdp__hex(uint64_t value, char out[FSDP__HEX_DIGITS + 1]);
+/* Reads FSDP__HEX_DIGITS characters, only as fsdp__hex writes them. */
+bool fsdp__hex_read(const char *digits, uint64_t *out);
+
+/* Writes the end of a manifest whose bytes before it have this checksum, with a NUL. */
+void fsdp__digest_text(uint64_t checksum, char out[FSDP__DIGEST_BYTES + 1]);

@@ -6,7 +6,6 @@
 #include "base/checksum.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "checkpoint/digest_text.h"
 #include "checkpoint/manifest.h"
 #include "format/json.h"
 #include "tensor/tensor.h"

@@ -6,7 +6,6 @@
 
 #include "base/alloc.h"
 #include "base/checksum.h"
-#include "checkpoint/digest_text.h"
 #include "checkpoint/manifest.h"
 #include "format/safetensors.h"
 

@@ -4,8 +4,8 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/cores.h"
 #include "base/file.h"
+#include "base/limits.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "cli/conversations.h"

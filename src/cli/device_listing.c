@@ -1,7 +1,6 @@
 /* device_listing.c - lists the devices of this machine. Each GPU is opened, because only then is it known whether it
  * can be used, and how much of its memory is free. */
 #include "base/compiler.h"
-#include "base/cores.h"
 #include "base/limits.h"
 #include "base/text.h"
 #include "cli/listing.h"

@@ -7,8 +7,8 @@
 #include "cli/torchrun.h"
 #include "data/open_data.h"
 #include "data/packing.h"
+#include "train/dpo.h"
 #include "train/model_folder.h"
-#include "train/rewards.h"
 
 /* Tells a rank where the tokens are that were made. */
 #define FSDP__EVAL_RANK_DATA "rank-data"

@@ -9,7 +9,6 @@
 
 #include "base/limits.h"
 #include "cli/cli.h"
-#include "plan/find_prices.h"
 #include "plan/measure.h"
 #include "plan/schedule.h"
 #include "train/run_config.h"

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/cores.h"
+#include "base/limits.h"
 #include "device/device.h"
 
 static fsdp_status check(const char *command, const fsdp__torchrun *w)

@@ -9,7 +9,6 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "base/cores.h"
 #include "base/file.h"
 #include "base/limits.h"
 #include "data/encode_piece.h"

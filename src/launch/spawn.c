@@ -12,7 +12,6 @@
 
 #include "base/alloc.h"
 #include "base/context.h"
-#include "base/cores.h"
 #include "base/limits.h"
 #include "comm/health/process.h"
 #include "launch/guardian.h"

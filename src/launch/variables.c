@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "base/cores.h"
+#include "base/limits.h"
 
 bool fsdp__user_says_how_to_wait(void)
 {

@@ -1,4 +1,4 @@
-/* measure.h - measures the prices of a device that is here. */
+/* measure.h - measures the prices of a device that is here, and finds those that a user names. */
 #pragma once
 
 #include "fsdp/comm.h"
@@ -17,3 +17,19 @@ fsdp_status fsdp__prices_measure(const char *name, double seconds, fsdp__prices 
 fsdp_status fsdp__measure_machine(int threads, fsdp__prices *out);
 /* Measures the network between the machines of this world by gathers; on one machine does nothing. [collective] */
 fsdp_status fsdp__measure_network(fsdp_context *context, fsdp__prices *prices);
+
+enum {
+    FSDP__PRICES_QUICK = 3 /* seconds of measuring before a plan */
+};
+
+/* Gets what `name` names: "cpu" or "cuda", which are measured for some seconds, or if nobody asks for the time (not
+ * `timed`) only looked at; "cuda:CARD", or a file of prices. `option` is for messages. [blocks] */
+fsdp_status fsdp__prices_find(const char *option, const char *name, bool timed, fsdp__prices *out);
+
+/* Turns prices of a processor that a rank has measured, on the cores that it may use, into those of the whole machine,
+ * of which it computes with `threads`. */
+void fsdp__prices_of_machine(int threads, int ranks_of_machine, fsdp__prices *prices);
+
+/* Returns how many bytes a rank has for a step, with their name: all of its GPU's by these prices, or its share of a
+ * machine's; of this machine's without prices (NULL). 0: it is not known. */
+double fsdp__room_of(const fsdp__prices *prices, int ranks_of_machine, const char **name);

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "plan/find_prices.h"
+#include "plan/measure.h"
 #include "plan/schedule.h"
 #include "plan/show_plan.h"
 #include "train/run_config.h"

@@ -19,6 +19,17 @@ typedef struct fsdp__dpo {
     double sums[3]; /* over this rank's pairs in the step: chosen and rejected rewards, pairs in order */
 } fsdp__dpo;
 
+/* Says what pairs are worth beside a reference, as means over them. */
+typedef struct fsdp__rewards {
+    double loss, chosen, rejected, margin;
+    double accuracy; /* share of pairs whose chosen answer has the greater reward */
+} fsdp__rewards;
+
+/* Computes the means from two sums of log-probabilities of each pair, the chosen answer's first, and the same of the
+ * reference. */
+fsdp__rewards fsdp__rewards_of(const float *sums, const float *reference, int64_t pairs, double beta,
+                               double label_smoothing);
+
 /* Checks that rows are pairs, or are none, as the objective needs; `rows` NULL: there are none. */
 fsdp_status fsdp__dpo_check_rows(const fsdp_train_run *run, const char *key, const fsdp__rows *rows);
 /* Evaluates the run's pairs: `found` gets the loss, no perplexity, tokens and seconds; `out` the number of pairs and

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "base/cores.h"
+#include "base/limits.h"
 #include "device/device.h"
 #include "fsdp/adapter.h"
 

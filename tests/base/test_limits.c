@@ -2,6 +2,7 @@
 #include "base/limits.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -130,4 +131,21 @@ TEST(an_errno_names_its_limit)
     CHECK_CONTAINS(fsdp__limit_behind(EAGAIN), "ulimit -v");
     set(RLIMIT_DATA, RLIM_INFINITY);
     set(RLIMIT_AS, RLIM_INFINITY);
+}
+
+/* Cores are those of the affinity, not those of the machine. */
+TEST(a_process_bound_to_one_core_has_one)
+{
+    cpu_set_t before, one;
+    int first = 0;
+
+    CHECK_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+    CHECK_EQ(fsdp__allowed_cores(), CPU_COUNT(&before));
+    while (!CPU_ISSET(first, &before))
+        first++;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    CHECK_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+    CHECK_EQ(fsdp__allowed_cores(), 1);
+    CHECK_EQ(sched_setaffinity(0, sizeof before, &before), 0);
 }

@@ -6,7 +6,7 @@
 
 #include "base/checksum.h"
 #include "base/file.h"
-#include "checkpoint/digest_text.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/scene.h"
 #include "faults/damage.h"
 #include "faults/tree.h"

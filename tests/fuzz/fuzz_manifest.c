@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/checksum.h"
-#include "checkpoint/digest_text.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/manifest_check.h"
 #include "tensor/tensor.h"
 

@@ -7,7 +7,7 @@
 
 #include "base/checksum.h"
 #include "base/hash.h"
-#include "checkpoint/digest_text.h"
+#include "checkpoint/manifest.h"
 #include "train/run.h"
 
 story *story_new(void)

@@ -1,5 +1,5 @@
 /* Rewards and losses of pairs: by hand, far from zero, equal, smoothed, and not finite. */
-#include "train/rewards.h"
+#include "train/dpo.h"
 
 #include <math.h>
 

@@ -9,7 +9,6 @@
 
 #include "base/alloc.h"
 #include "base/compiler.h"
-#include "base/cores.h"
 #include "base/limits.h"
 
 #define MAGIC 0x384d59534344u /* changes with the layout */
