@@ -1,7 +1,5 @@
-/* activations.h - activations and their derivatives: a part of device/formulas.h that may be included again with other
- * exponentials (then without the guard). fsdp__expf, fsdp__erff and fsdp__dividef(a, b), a / b, are there before it. */
-#pragma once
-
+/* activations.h - activations and their derivatives: a part of device/formulas.h which is included again with other
+ * exponentials. fsdp__expf, fsdp__erff and fsdp__dividef(a, b), a / b, are there before it. */
 #include "device/kernel_args.h"
 
 FSDP__FORMULA float fsdp__sigmoidf(float x)

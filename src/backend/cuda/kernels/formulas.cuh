@@ -15,7 +15,6 @@
 #define fsdp__dividef(a, b) ((a) / (b))
 #include "device/formulas.h"
 
-#undef DEVICE_ACTIVATIONS_H
 #undef fsdp__expf
 #undef fsdp__dividef
 #define fsdp__expf(x) exp2_fast((x)*1.44269504f)
