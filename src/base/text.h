@@ -32,11 +32,12 @@ const char *fsdp__shell_word(const char *path, char *out, size_t out_bytes);
 #define FSDP__SHELL_WORD(path) fsdp__shell_word((path), FSDP__ROOM(4 * 4096 + 8))
 
 /* Passes room for a text of fewer than `size` bytes, until the end of the block that the call stands in:
- * fsdp__size_text(bytes, FSDP__ROOM(24)). */
+ * fsdp__shown(text, FSDP__ROOM(24)). */
 #define FSDP__ROOM(size) ((char[size]){0}), (size)
 
 /* Writes a number of bytes as people read it: "1.21GiB", "25.9MiB", "0.5KiB", "37B". Returns `out`. */
 const char *fsdp__size_text(double bytes, char *out, size_t out_bytes);
+#define FSDP__SIZE(bytes) fsdp__size_text((double)(bytes), FSDP__ROOM(40))
 /* Does so beside another number, from which it must read differently if it differs: exactly where it must, "1153434B".
  */
 const char *fsdp__size_text_beside(double bytes, double other, char *out, size_t out_bytes);
@@ -81,6 +82,7 @@ const char *fsdp__json_name(const char *name, char *out, size_t out_bytes);
 void fsdp__name_end(const char *name, size_t columns, char *out);
 /* Writes "1,234,567". Returns `text`. */
 const char *fsdp__thousands(int64_t value, char *text, size_t text_bytes);
+#define FSDP__THOUSANDS(value) fsdp__thousands((int64_t)(value), FSDP__ROOM(40))
 /* Returns a float as Python writes it: the shortest text that reads back as the same number, "1e-05", "0.0". */
 const char *fsdp__float_text(float value, char text[32]);
 

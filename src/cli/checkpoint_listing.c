@@ -82,7 +82,7 @@ static void print_values(const fsdp_checkpoint_reader *reader)
         puts("files:");
     for (int i = 0; i < files; i++)
         printf("  %-*s  %s bytes\n", width, FSDP__SHOWN_PATH(fsdp_checkpoint_file_at(reader, i)->name),
-               fsdp__thousands((int64_t)fsdp_checkpoint_file_at(reader, i)->bytes, FSDP__ROOM(40)));
+               FSDP__THOUSANDS(fsdp_checkpoint_file_at(reader, i)->bytes));
 }
 
 /* Finds the next rank behind `rank` that has a part; -1: there is none. */
@@ -218,9 +218,8 @@ static void print_part(const fsdp_checkpoint_tensor *t, const fsdp_checkpoint_pa
     int ndim = part->flat ? 1 : t->ndim;
 
     printf("    rank %d: %s%s at %s; %s bytes of %s, from byte %s on\n", part->rank, part->flat ? "elements " : "",
-           FSDP__SHAPE(part->size, ndim), FSDP__SHAPE(part->offset, ndim),
-           fsdp__thousands((int64_t)part->bytes, FSDP__ROOM(40)), part->file,
-           fsdp__thousands((int64_t)part->begin, FSDP__ROOM(40)));
+           FSDP__SHAPE(part->size, ndim), FSDP__SHAPE(part->offset, ndim), FSDP__THOUSANDS(part->bytes), part->file,
+           FSDP__THOUSANDS(part->begin));
 }
 
 static void print_tensors(const fsdp_checkpoint_reader *reader, bool parts)
@@ -238,8 +237,7 @@ static void print_tensors(const fsdp_checkpoint_reader *reader, bool parts)
             printf("%s:\n", t->section);
         section = t->section;
         printf("  %-*s  %-8s  %-16s %14s bytes  %s", width, FSDP__SHOWN_NAME(t->name), fsdp_dtype_name(t->dtype),
-               FSDP__SHAPE(t->shape, t->ndim), fsdp__thousands((int64_t)bytes_of(t), FSDP__ROOM(40)),
-               holders_text(t, FSDP__ROOM(160)));
+               FSDP__SHAPE(t->shape, t->ndim), FSDP__THOUSANDS(bytes_of(t)), holders_text(t, FSDP__ROOM(160)));
         print_cuts(&mesh, t);
         putchar('\n');
         for (int64_t k = 0; k < t->part_count && parts; k++)
@@ -263,9 +261,8 @@ void fsdp__list_checkpoint(const fsdp_checkpoint_reader *reader, bool parts)
         bytes += bytes_of(fsdp_checkpoint_at(reader, i));
         all_parts += fsdp_checkpoint_at(reader, i)->part_count;
     }
-    printf("total: %s tensors in %s parts, %s bytes (%s)\n", fsdp__thousands(count, FSDP__ROOM(40)),
-           fsdp__thousands(all_parts, FSDP__ROOM(40)), fsdp__thousands((int64_t)bytes, FSDP__ROOM(40)),
-           fsdp__size_text((double)bytes, FSDP__ROOM(40)));
+    printf("total: %s tensors in %s parts, %s bytes (%s)\n", FSDP__THOUSANDS(count), FSDP__THOUSANDS(all_parts),
+           FSDP__THOUSANDS(bytes), FSDP__SIZE(bytes));
 }
 
 /* ---- as JSON ---- */

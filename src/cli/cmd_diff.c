@@ -237,17 +237,16 @@ static void print_difference(comparison *c, const fsdp__source_tensor *const t[2
         printf("  %s and %s", t[0]->dtype_name, t[1]->dtype_name);
     if (d->count > 0)
         printf("  by %.9g at most, at %s: %.9g and %.9g; %s of %s elements", d->most,
-               place_text(t[0], d->element, place), d->a, d->b, fsdp__thousands(d->count, FSDP__ROOM(40)),
-               fsdp__thousands(t[0]->numel, FSDP__ROOM(40)));
+               place_text(t[0], d->element, place), d->a, d->b, FSDP__THOUSANDS(d->count),
+               FSDP__THOUSANDS(t[0]->numel));
     putchar('\n');
 }
 
 static void print_sum(comparison *c)
 {
     fsdp__bar_clear(&c->bar);
-    printf("%s equal, %s different, %s only in A, %s only in B\n", fsdp__thousands(c->equal, FSDP__ROOM(40)),
-           fsdp__thousands(c->different, FSDP__ROOM(40)), fsdp__thousands(c->only[0], FSDP__ROOM(40)),
-           fsdp__thousands(c->only[1], FSDP__ROOM(40)));
+    printf("%s equal, %s different, %s only in A, %s only in B\n", FSDP__THOUSANDS(c->equal),
+           FSDP__THOUSANDS(c->different), FSDP__THOUSANDS(c->only[0]), FSDP__THOUSANDS(c->only[1]));
 }
 
 /* ---- the comparison ---- */

@@ -210,16 +210,14 @@ static fsdp_status print_begin(const fsdp__eval *e, fsdp_device *device)
 
 static void print_end(const fsdp__eval *e, const fsdp_evaluation *found, const fsdp__rewards *rewards)
 {
-    char tokens[40], speed[40];
-
     printf("loss: %.6f", found->loss);
     if (fsdp__eval_is_pairs(e))
         printf("  margin: %.6f  accuracy: %.4f  chosen: %.6f  rejected: %.6f", rewards->margin, rewards->accuracy,
                rewards->chosen, rewards->rejected);
     else
         printf("  perplexity: %.6g", found->perplexity);
-    printf("  tokens: %s  %s tok/s\n", fsdp__thousands(found->tokens, tokens, sizeof tokens),
-           fsdp__thousands((int64_t)((double)found->tokens / found->seconds + 0.5), speed, sizeof speed));
+    printf("  tokens: %s  %s tok/s\n", FSDP__THOUSANDS(found->tokens),
+           FSDP__THOUSANDS((int64_t)((double)found->tokens / found->seconds + 0.5)));
 }
 
 /* Writes the facts that must agree. If ranks had read other files or been given another command line, results would be

@@ -108,13 +108,11 @@ static void report(const request *r, const fsdp_tokenize_summary *s)
     const char *what = r->chat ? "conversation" : "document";
 
     if (r->chat)
-        snprintf(learned, sizeof learned, ", %s of them learned,", fsdp__thousands(s->learned_tokens, FSDP__ROOM(32)));
+        snprintf(learned, sizeof learned, ", %s of them learned,", FSDP__THOUSANDS(s->learned_tokens));
     printf("%s: %s tokens (uint%d)%s of %s %s%s, %s of text, %s/s%s\n", FSDP__SHOWN_PATH(r->output),
-           fsdp__thousands(s->tokens, FSDP__ROOM(32)), s->width * 8, learned,
-           fsdp__thousands(s->documents, FSDP__ROOM(32)), what, fsdp__plural(s->documents),
-           fsdp__size_text((double)s->text_bytes, FSDP__ROOM(32)),
-           fsdp__size_text((double)s->text_bytes / (seconds > 0 ? seconds : 1), FSDP__ROOM(32)),
-           fsdp__in_place(r->replaces));
+           FSDP__THOUSANDS(s->tokens), s->width * 8, learned, FSDP__THOUSANDS(s->documents), what,
+           fsdp__plural(s->documents), FSDP__SIZE(s->text_bytes),
+           FSDP__SIZE((double)s->text_bytes / (seconds > 0 ? seconds : 1)), fsdp__in_place(r->replaces));
     if (s->left_out_bytes > 0)
         (void)fsdp__failure("warning: %lld bytes of the text have no token in this vocabulary, and were left out",
                             (long long)s->left_out_bytes);

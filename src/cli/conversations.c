@@ -33,18 +33,16 @@ fsdp_status fsdp__conversations_open(const char *folder, const fsdp_tokenizer *t
 void fsdp__conversations_describe(const fsdp__packed *packed, int64_t batch)
 {
     long long seq_len = (long long)packed->options.seq_len;
-    char rows[40], tokens[40], count[40], windows[40];
 
     printf("data:   %s %s of %s tokens, of which %s count (%s), in %s windows of %lld, %lld a batch\n",
-           fsdp__thousands(packed->row_count / (packed->rows->pairs ? 2 : 1), rows, sizeof rows),
-           packed->rows->pairs ? "pairs" : "conversations", fsdp__thousands(packed->tokens, tokens, sizeof tokens),
-           fsdp__thousands(fsdp__evaluate_answers(packed, 0), count, sizeof count),
-           packed->options.all ? "--train-on all" : "the answers",
-           fsdp__thousands(packed->windows, windows, sizeof windows), seq_len, (long long)batch);
+           FSDP__THOUSANDS(packed->row_count / (packed->rows->pairs ? 2 : 1)),
+           packed->rows->pairs ? "pairs" : "conversations", FSDP__THOUSANDS(packed->tokens),
+           FSDP__THOUSANDS(fsdp__evaluate_answers(packed, 0)), packed->options.all ? "--train-on all" : "the answers",
+           FSDP__THOUSANDS(packed->windows), seq_len, (long long)batch);
     if (packed->left_out > 0)
         printf("long:   %s of more than %lld tokens; %s tokens are not used\n",
-               fsdp__thousands(packed->long_rows / (packed->rows->pairs ? 2 : 1), rows, sizeof rows), seq_len,
-               fsdp__thousands(packed->left_out, tokens, sizeof tokens));
+               FSDP__THOUSANDS(packed->long_rows / (packed->rows->pairs ? 2 : 1)), seq_len,
+               FSDP__THOUSANDS(packed->left_out));
 }
 
 typedef struct showing {

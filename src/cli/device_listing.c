@@ -50,8 +50,8 @@ static void print_gpu(const char *name, const fsdp__device_facts *f)
         return;
     }
     printf("%-8s%s, compute capability %d.%d, %s of memory, %s of it free; its driver is for CUDA %d.%d\n", name,
-           f->card, f->capability / 10, f->capability % 10, fsdp__size_text((double)f->memory_bytes, FSDP__ROOM(16)),
-           fsdp__size_text((double)f->free_bytes, FSDP__ROOM(16)), f->driver / 1000, f->driver % 1000 / 10);
+           f->card, f->capability / 10, f->capability % 10, FSDP__SIZE(f->memory_bytes), FSDP__SIZE(f->free_bytes),
+           f->driver / 1000, f->driver % 1000 / 10);
 }
 
 void fsdp__list_devices(fsdp_context *context)
@@ -60,9 +60,9 @@ void fsdp__list_devices(fsdp_context *context)
 
     printf("%-8s%d core%s", "cpu", c.cores, fsdp__plural(c.cores));
     if (c.memory.bytes != FSDP__NO_LIMIT)
-        printf(", %s of %s", fsdp__size_text((double)c.memory.bytes, FSDP__ROOM(16)), c.memory.name);
+        printf(", %s of %s", FSDP__SIZE(c.memory.bytes), c.memory.name);
     if (c.free_bytes != FSDP__NO_LIMIT)
-        printf(", %s free", fsdp__size_text((double)c.free_bytes, FSDP__ROOM(16)));
+        printf(", %s free", FSDP__SIZE(c.free_bytes));
     printf("\n");
     visit_gpus(context, print_gpu);
 }

@@ -207,12 +207,10 @@ fsdp_status fsdp__eval_open_data(fsdp__eval *e)
 
 void fsdp__eval_print_data(const fsdp__eval *e)
 {
-    char tokens[40];
-
     if (e->packed)
         fsdp__conversations_describe(e->packed, e->options.local_batch);
     else
         printf("data:   %s tokens, in windows of %lld, %lld a batch\n",
-               fsdp__thousands(fsdp_tokens_count(e->opened.tokens), tokens, sizeof tokens),
-               (long long)e->options.seq_len, (long long)e->options.local_batch);
+               FSDP__THOUSANDS(fsdp_tokens_count(e->opened.tokens)), (long long)e->options.seq_len,
+               (long long)e->options.local_batch);
 }

@@ -74,12 +74,11 @@ static void print_validation_data(const fsdp_train_config *config, const fsdp_tr
 
     if (summary->validation_tokens == 0)
         return;
-    printf("valid:  %s %s",
-           fsdp__thousands(pairs ? summary->validation_pairs : summary->validation_tokens, FSDP__ROOM(40)),
+    printf("valid:  %s %s", FSDP__THOUSANDS(pairs ? summary->validation_pairs : summary->validation_tokens),
            pairs ? "pairs" : "tokens");
     if (held_out > 0)
-        printf("; the last %s of the data are held out", fsdp__thousands(held_out, FSDP__ROOM(40)));
-    printf("; after every %s step%s and the last one\n", fsdp__thousands(config->validation.freq, FSDP__ROOM(40)),
+        printf("; the last %s of the data are held out", FSDP__THOUSANDS(held_out));
+    printf("; after every %s step%s and the last one\n", FSDP__THOUSANDS(config->validation.freq),
            fsdp__plural(config->validation.freq));
 }
 
@@ -89,23 +88,22 @@ static void print_checkpoints(const fsdp_train_config *config, const fsdp_train_
     char memory[80] = "";
 
     if (summary->snapshot_bytes > 0)
-        snprintf(memory, sizeof memory, ", and %s of this rank's memory",
-                 fsdp__size_text(summary->snapshot_bytes, FSDP__ROOM(40)));
+        snprintf(memory, sizeof memory, ", and %s of this rank's memory", FSDP__SIZE(summary->snapshot_bytes));
     printf("saves:  every %lld step%s to %s, %s each%s\n", (long long)config->checkpoint.interval,
            fsdp__plural(config->checkpoint.interval), FSDP__SHOWN_PATH(config->checkpoint.folder),
-           fsdp__size_text(summary->checkpoint_bytes, FSDP__ROOM(40)), memory);
+           FSDP__SIZE(summary->checkpoint_bytes), memory);
 }
 
 static void print_resume(const fsdp_train_config *config, const fsdp_train_summary *summary)
 {
     const char *exported = config->save.path ? ", and the model is exported" : "";
 
-    printf("resume: from step %s of %s, of %d rank%s", fsdp__thousands(summary->resumed_step, FSDP__ROOM(40)),
+    printf("resume: from step %s of %s, of %d rank%s", FSDP__THOUSANDS(summary->resumed_step),
            FSDP__SHOWN_PATH(summary->resumed_from), summary->resumed_ranks, fsdp__plural(summary->resumed_ranks));
     if (summary->resumed_step >= summary->steps)
         printf(": all steps are done (%s %s)%s",
                isnan(config->training.epochs) ? "training.steps is" : "training.epochs takes",
-               fsdp__thousands(summary->steps, FSDP__ROOM(40)), exported);
+               FSDP__THOUSANDS(summary->steps), exported);
     else if (summary->stopped_early)
         printf(": it was stopped early (training.early_stop is %lld)%s", (long long)config->training.early_stop,
                exported);
@@ -126,14 +124,13 @@ static void print_ranks(const fsdp_train_summary *summary, int threads)
     if (summary->machines > 1)
         snprintf(machines, sizeof machines, " on %d machines", summary->machines);
     if (summary->optimizer_bytes > 0)
-        snprintf(optimizer, sizeof optimizer, ", and %s of optimizer state",
-                 fsdp__size_text((double)summary->optimizer_bytes, FSDP__ROOM(40)));
+        snprintf(optimizer, sizeof optimizer, ", and %s of optimizer state", FSDP__SIZE(summary->optimizer_bytes));
     if (strcmp(summary->device, "cpu") != 0)
         printf("device: %s%s\n", summary->device, summary->world_size > 1 ? " (rank 0's)" : "");
     printf("ranks:  %d%s%s%s, %d thread%s each; %lld unit%s; this one holds %s parameters, %s%s\n", summary->world_size,
            machines, copies, teams, threads, fsdp__plural(threads), (long long)summary->units,
            fsdp__plural(summary->units), fsdp__short_count(summary->local_parameters, FSDP__ROOM(40)),
-           fsdp__size_text((double)(summary->memory_bytes - summary->optimizer_bytes), FSDP__ROOM(40)), optimizer);
+           FSDP__SIZE(summary->memory_bytes - summary->optimizer_bytes), optimizer);
 }
 
 static void print_adapter(const fsdp_train_config *config, const fsdp_train_summary *summary)
@@ -152,7 +149,7 @@ static void print_adapter(const fsdp_train_config *config, const fsdp_train_summ
                  (long long)config->adapter.rank);
     printf("adapter: %s%s, beside %lld layer%s: trains %s parameters, %.3g %% of the model's\n", rank, base ? base : "",
            (long long)summary->adapter_layers, fsdp__plural(summary->adapter_layers),
-           fsdp__thousands(summary->trained_parameters, FSDP__ROOM(40)),
+           FSDP__THOUSANDS(summary->trained_parameters),
            100.0 * (double)summary->trained_parameters / (double)summary->parameters);
 }
 
@@ -187,15 +184,14 @@ void fsdp__progress_start(fsdp__progress *progress, const fsdp_train_config *con
                                    ? "has parameters, gradients and optimizer state, and takes the steps"
                                    : "is what computes: training.enable_cpu_offload has nothing to move");
     printf("data:   %s tokens; a step takes %s (%d %s%s x %lld microbatch%s x %lld sequence%s x %lld)\n",
-           fsdp__thousands(summary->data_tokens, FSDP__ROOM(40)),
-           fsdp__thousands(summary->tokens_per_step, FSDP__ROOM(40)), summary->world_size / summary->team,
-           summary->team > 1 ? "team" : "rank", fsdp__plural(summary->world_size / summary->team),
-           (long long)summary->microbatches, summary->microbatches == 1 ? "" : "es",
-           (long long)config->training.local_batch_size, fsdp__plural(config->training.local_batch_size),
-           (long long)config->training.seq_len);
+           FSDP__THOUSANDS(summary->data_tokens), FSDP__THOUSANDS(summary->tokens_per_step),
+           summary->world_size / summary->team, summary->team > 1 ? "team" : "rank",
+           fsdp__plural(summary->world_size / summary->team), (long long)summary->microbatches,
+           summary->microbatches == 1 ? "" : "es", (long long)config->training.local_batch_size,
+           fsdp__plural(config->training.local_batch_size), (long long)config->training.seq_len);
     print_text(summary);
     print_validation_data(config, summary);
-    printf("train:  %s step%s%s\n", fsdp__thousands(summary->steps, FSDP__ROOM(40)), fsdp__plural(summary->steps),
+    printf("train:  %s step%s%s\n", FSDP__THOUSANDS(summary->steps), fsdp__plural(summary->steps),
            checkpoints_text(config, summary, FSDP__ROOM(160)));
     if (summary->peak_flops > 0)
         printf("peak:   %s (%s)\n", rate_text(summary->peak_flops, FSDP__ROOM(40)), summary->peak_source);
@@ -222,9 +218,8 @@ static void network_line(const fsdp__progress *progress, const fsdp_train_report
     double exposed = report->gather_ms + report->reduce_ms;
 
     if (progress->machines > 1)
-        printf("net:    sent: %s  received: %s  exposed: %.1f ms\n",
-               fsdp__size_text((double)report->network_sent, FSDP__ROOM(40)),
-               fsdp__size_text((double)report->network_received, FSDP__ROOM(40)), exposed);
+        printf("net:    sent: %s  received: %s  exposed: %.1f ms\n", FSDP__SIZE(report->network_sent),
+               FSDP__SIZE(report->network_received), exposed);
     else if (progress->gpus)
         printf("net:    exposed: %.1f ms\n", exposed);
 }
@@ -259,8 +254,7 @@ static void log_line(fsdp__progress *progress, const fsdp_train_report *report, 
         printf("  scale: %g", report->loss_scale);
     if (report->pairs > 0)
         printf("  margin: %.4f  accuracy: %.2f", report->reward_margin, report->reward_accuracy);
-    printf("  %s  %s tok/s", fsdp__size_text((double)report->memory_peak_bytes, FSDP__ROOM(40)),
-           fsdp__thousands((int64_t)(progress->tps + 0.5), FSDP__ROOM(40)));
+    printf("  %s  %s tok/s", FSDP__SIZE(report->memory_peak_bytes), FSDP__THOUSANDS(progress->tps + 0.5));
     if (!progress->on_terminal || (report->loss_scale == 0 && progress->mfu_per_token == 0))
         printf("  %s", rate_text(progress->tps * progress->flops_per_token, FSDP__ROOM(40)));
     if (progress->mfu_per_token > 0)
@@ -280,7 +274,7 @@ static void log_epoch(fsdp__progress *progress, const fsdp_train_report *report,
     fsdp__progress_clear(progress);
     printf("epoch: %2lld begins in step %lld", (long long)report->epoch + 1, (long long)report->step);
     if (before > 0)
-        printf(", after %s tokens", fsdp__thousands(before, FSDP__ROOM(40)));
+        printf(", after %s tokens", FSDP__THOUSANDS(before));
     printf("\n");
     progress->epoch = report->epoch;
 }
@@ -294,7 +288,7 @@ static void draw(fsdp__progress *progress, int64_t now)
     if (progress->step > progress->logged_step)
         progress->tps = tokens_a_second(progress, now);
     snprintf(progress->bar.note, sizeof progress->bar.note, "loss %.4f  %s tok/s%s", progress->last_loss,
-             fsdp__thousands((int64_t)(progress->tps + 0.5), FSDP__ROOM(40)), progress->news);
+             FSDP__THOUSANDS(progress->tps + 0.5), progress->news);
     fsdp__bar_draw(&progress->bar, progress->step, progress->steps);
 }
 
@@ -335,7 +329,7 @@ void fsdp__progress_saved(fsdp__progress *progress, const fsdp_train_saved *save
     if (saved->waited_seconds < 0.9 * saved->seconds)
         snprintf(waited, sizeof waited, ", of which training waited %.1f s", saved->waited_seconds);
     printf("saved:  step %lld in %s, %s in %.1f s%s\n", (long long)saved->step, FSDP__SHOWN_PATH(saved->path),
-           fsdp__size_text(saved->bytes, FSDP__ROOM(40)), saved->seconds, waited);
+           FSDP__SIZE(saved->bytes), saved->seconds, waited);
     fflush(stdout);
 }
 
@@ -360,10 +354,9 @@ void fsdp__progress_validation(fsdp__progress *progress, const fsdp_train_config
     printf("valid: %2lld  loss: %.4f", (long long)validation->step, validation->loss);
     if (validation->pairs > 0)
         printf("  margin: %.4f  accuracy: %.2f  pairs: %s", validation->reward_margin, validation->reward_accuracy,
-               fsdp__thousands(validation->pairs, FSDP__ROOM(40)));
+               FSDP__THOUSANDS(validation->pairs));
     else
-        printf("  perplexity: %.4g  tokens: %s", validation->perplexity,
-               fsdp__thousands(validation->tokens, FSDP__ROOM(40)));
+        printf("  perplexity: %.4g  tokens: %s", validation->perplexity, FSDP__THOUSANDS(validation->tokens));
     puts(validation->best ? "  best" : "");
     if (!validation->stops)
         return;
@@ -389,6 +382,5 @@ void fsdp__progress_end(fsdp__progress *progress)
     if (progress->prints && progress->step > progress->first_step)
         printf("done:   %lld step%s%s, %s tokens in %.1f s; loss %.4f -> %.4f\n",
                (long long)(progress->step - progress->first_step), fsdp__plural(progress->step - progress->first_step),
-               skipped, fsdp__thousands(progress->tokens, FSDP__ROOM(40)), seconds, progress->first_loss,
-               progress->last_loss);
+               skipped, FSDP__THOUSANDS(progress->tokens), seconds, progress->first_loss, progress->last_loss);
 }

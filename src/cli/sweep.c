@@ -427,7 +427,7 @@ static void print_row(const plan *p, one_run *r, const int *widths)
     print_cell(f.loss, "%.4f", 9);
     print_cell(f.best_loss, "%.4f", 9);
     print_cell(f.tokens_per_second, "%.0f", 10);
-    printf("  %9s", isnan(f.peak_bytes) ? "-" : fsdp__size_text(f.peak_bytes, FSDP__ROOM(24)));
+    printf("  %9s", isnan(f.peak_bytes) ? "-" : FSDP__SIZE(f.peak_bytes));
     if (r->status > 0)
         printf("  failed (exit status %d)", r->status);
     putchar('\n');

@@ -15,7 +15,7 @@ static void print_config(const char *path, const fsdp_model_config *m)
     for (int64_t i = 0; i < m->n_layers; i++)
         local += fsdp_model_layer_is_local(m, i);
     printf("%s: %s, %s parameters\n", FSDP__SHOWN_PATH(path), fsdp_architecture_name(m->architecture),
-           fsdp__thousands(fsdp_model_config_parameters(m), FSDP__ROOM(40)));
+           FSDP__THOUSANDS(fsdp_model_config_parameters(m)));
     printf("  n_layers             %lld\n", (long long)m->n_layers);
     printf("  dim                  %lld\n", (long long)m->dim);
     printf("  n_heads              %lld\n", (long long)m->n_heads);
@@ -72,12 +72,10 @@ void fsdp__list_weights(const char *path, const fsdp_model_config *config, const
         elements += fsdp__shape_numel(e->ndim, e->shape);
         bytes += (int64_t)e->bytes;
         printf("  %-*s  %-8s  %-16s %14s bytes  %s\n", width, FSDP__SHOWN_NAME(e->name), e->dtype_name,
-               FSDP__SHAPE(e->shape, e->ndim), fsdp__thousands((int64_t)e->bytes, FSDP__ROOM(40)),
-               FSDP__SHOWN_NAME(fsdp__shown_file(e->file)));
+               FSDP__SHAPE(e->shape, e->ndim), FSDP__THOUSANDS(e->bytes), FSDP__SHOWN_NAME(fsdp__shown_file(e->file)));
     }
-    printf("total: %s tensors, %s elements, %s bytes (%s) in %lld file%s\n", fsdp__thousands(count, FSDP__ROOM(40)),
-           fsdp__thousands(elements, FSDP__ROOM(40)), fsdp__thousands(bytes, FSDP__ROOM(40)),
-           fsdp__size_text((double)bytes, FSDP__ROOM(40)), (long long)files, fsdp__plural(files));
+    printf("total: %s tensors, %s elements, %s bytes (%s) in %lld file%s\n", FSDP__THOUSANDS(count),
+           FSDP__THOUSANDS(elements), FSDP__THOUSANDS(bytes), FSDP__SIZE(bytes), (long long)files, fsdp__plural(files));
 }
 
 /* ---- as JSON ---- */

@@ -65,7 +65,7 @@ static double memory_of(const fsdp__figures *f, double *parts, char *text, size_
 {
     for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++)
         parts[kind] = (double)f->memory.peak_bytes[kind];
-    snprintf(text, bytes, "%s all at once", fsdp__size_text((double)f->memory.peak_total_bytes, FSDP__ROOM(40)));
+    snprintf(text, bytes, "%s all at once", FSDP__SIZE(f->memory.peak_total_bytes));
     return (double)f->memory.peak_total_bytes;
 }
 

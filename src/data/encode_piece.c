@@ -313,12 +313,9 @@ fsdp_status fsdp__encode_piece(fsdp_encoder *encoder, const fsdp_tokenize_option
 
 const char *fsdp__left_out_text(const fsdp_tokenize_summary *summary, char text[FSDP__LEFT_OUT_TEXT])
 {
-    char left_out[32], lines[32];
-
     text[0] = '\0';
     if (summary->left_out_lines > 0)
         snprintf(text, FSDP__LEFT_OUT_TEXT, "%s of %s lines left out: first at %s",
-                 fsdp__thousands(summary->left_out_lines, left_out, sizeof left_out),
-                 fsdp__thousands(summary->lines, lines, sizeof lines), summary->first_left_out);
+                 FSDP__THOUSANDS(summary->left_out_lines), FSDP__THOUSANDS(summary->lines), summary->first_left_out);
     return text;
 }

@@ -305,10 +305,9 @@ fsdp_status fsdp__allocator_refuse(fsdp__allocator *a, fsdp_status status, size_
     fsdp_memory_stats stats;
 
     fsdp__allocator_stats(a, &stats);
-    return fsdp_fail_prefix(status, "cannot allocate %s of %s on device '%s' (%s live, %s reserved)",
-                            fsdp__size_text((double)bytes, FSDP__ROOM(24)), fsdp_memory_kind_name(kind), a->source.name,
-                            fsdp__size_text((double)stats.live_total_bytes, FSDP__ROOM(24)),
-                            fsdp__size_text((double)stats.reserved_bytes, FSDP__ROOM(24)));
+    return fsdp_fail_prefix(status, "cannot allocate %s of %s on device '%s' (%s live, %s reserved)", FSDP__SIZE(bytes),
+                            fsdp_memory_kind_name(kind), a->source.name, FSDP__SIZE(stats.live_total_bytes),
+                            FSDP__SIZE(stats.reserved_bytes));
 }
 
 bool fsdp__allocator_give(fsdp__allocator *a, void *pointer)

@@ -244,12 +244,10 @@ static const void *owner_of(const fsdp_device *device, const void *pointer)
 static fsdp_status take(fsdp_device *device, size_t bytes, fsdp_memory_kind kind, void **out)
 {
     fsdp_status status = FSDP__ASK(ALLOCATION, .bytes = bytes);
-    char size[24];
 
     if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "cannot allocate %s of %s on device '%s'",
-                                fsdp__size_text((double)bytes, size, sizeof size), fsdp_memory_kind_name(kind),
-                                device->name);
+        return fsdp_fail_prefix(status, "cannot allocate %s of %s on device '%s'", FSDP__SIZE(bytes),
+                                fsdp_memory_kind_name(kind), device->name);
     return fsdp__allocator_take(device->allocator, bytes, kind, out);
 }
 

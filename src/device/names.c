@@ -75,9 +75,8 @@ void fsdp__device_describe(fsdp_device *device, char *text, size_t bytes)
         snprintf(text, bytes, "%s", device->name);
     else
         snprintf(text, bytes, "%s (%s, compute capability %d.%d, %s of memory, %s of it free)", device->name,
-                 facts.card, facts.capability / 10, facts.capability % 10,
-                 fsdp__size_text((double)facts.memory_bytes, FSDP__ROOM(16)),
-                 fsdp__size_text((double)facts.free_bytes, FSDP__ROOM(16)));
+                 facts.card, facts.capability / 10, facts.capability % 10, FSDP__SIZE(facts.memory_bytes),
+                 FSDP__SIZE(facts.free_bytes));
 }
 
 static fsdp__link look_at_links(fsdp_device *device, int ranks, char *text, size_t bytes)

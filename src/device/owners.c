@@ -98,17 +98,15 @@ const char *fsdp__owners_text(const fsdp_context *context, const fsdp__owners *o
         text[0] = '\0';
     if (!out)
         return text;
-    fprintf(out, "  %s: %s%s", where, fsdp__size_text((double)owners->live_bytes, FSDP__ROOM(24)),
-            owners->count > 0 ? ", most of it of" : "");
+    fprintf(out, "  %s: %s%s", where, FSDP__SIZE(owners->live_bytes), owners->count > 0 ? ", most of it of" : "");
     for (int i = 0; i < owners->count; i++) {
         const fsdp__owned *o = &owners->rows[i];
 
-        fprintf(out, "\n  %10s in %-6lld %-20s %s", fsdp__size_text((double)o->bytes, FSDP__ROOM(24)),
-                (long long)o->count, fsdp_memory_kind_name(o->kind), name_of(context, o, FSDP__ROOM(NAME_SHOWN + 80)));
+        fprintf(out, "\n  %10s in %-6lld %-20s %s", FSDP__SIZE(o->bytes), (long long)o->count,
+                fsdp_memory_kind_name(o->kind), name_of(context, o, FSDP__ROOM(NAME_SHOWN + 80)));
     }
     if (owners->other_count > 0)
-        fprintf(out, "\n  %10s in %-6lld others", fsdp__size_text((double)owners->other_bytes, FSDP__ROOM(24)),
-                (long long)owners->other_count);
+        fprintf(out, "\n  %10s in %-6lld others", FSDP__SIZE(owners->other_bytes), (long long)owners->other_count);
     fclose(out);
     text[bytes - 1] = '\0'; /* a stream that is full ends without */
     return text;

@@ -151,7 +151,7 @@ void fsdp__svg_scale(const fsdp__svg_range *x, double top, double y, double heig
         double at = y + height * (1 - bytes / top);
 
         fsdp__svg_line("grid", x->left, at, x->left + x->width, at, out);
-        fsdp__svg_text("e", x->left - 8, at + 4, bytes > 0 ? fsdp__size_text(bytes, FSDP__ROOM(24)) : "0", out);
+        fsdp__svg_text("e", x->left - 8, at + 4, bytes > 0 ? FSDP__SIZE(bytes) : "0", out);
     }
 }
 

@@ -14,7 +14,7 @@ enum {
 
 static void put_head(const fsdp_explanation *e, FILE *out)
 {
-    fprintf(out, "%s: %s parameters in %lld unit%s, %d rank%s", e->model, fsdp__thousands(e->numel, FSDP__ROOM(40)),
+    fprintf(out, "%s: %s parameters in %lld unit%s, %d rank%s", e->model, FSDP__THOUSANDS(e->numel),
             (long long)e->unit_count, fsdp__plural(e->unit_count), e->world_size, fsdp__plural(e->world_size));
     if (e->machines > 1)
         fprintf(out, " on %d machines", e->machines);
@@ -63,9 +63,9 @@ static void put_unit(const fsdp_explanation *e, int64_t first, int64_t count, FI
 
     put_name(e, first, count, out);
     fprintf(out, " %-22.22s %6lld", u->type, (long long)u->parameter_count);
-    fprintf(out, " %13s", fsdp__thousands(u->numel, FSDP__ROOM(40)));
-    fprintf(out, " %8s", fsdp__thousands(u->padded_numel - u->numel, FSDP__ROOM(40)));
-    fprintf(out, " %13s\n", fsdp__thousands(u->shard_numel, FSDP__ROOM(40)));
+    fprintf(out, " %13s", FSDP__THOUSANDS(u->numel));
+    fprintf(out, " %8s", FSDP__THOUSANDS(u->padded_numel - u->numel));
+    fprintf(out, " %13s\n", FSDP__THOUSANDS(u->shard_numel));
 }
 
 /* Writes a number of operations: "1.23M", "0.5k". */
@@ -97,8 +97,8 @@ static void put_costs(const fsdp_explanation *e, int64_t first, int64_t count, F
     const fsdp_explained_unit *u = &e->units[first];
 
     put_name(e, first, count, out);
-    fprintf(out, " %7lld %9s", (long long)u->gathers, fsdp__bytes_text((double)u->gathered_bytes, FSDP__ROOM(40)));
-    fprintf(out, " %7lld %9s", (long long)u->reductions, fsdp__bytes_text((double)u->reduced_bytes, FSDP__ROOM(40)));
+    fprintf(out, " %7lld %9s", (long long)u->gathers, FSDP__BYTES(u->gathered_bytes));
+    fprintf(out, " %7lld %9s", (long long)u->reductions, FSDP__BYTES(u->reduced_bytes));
     fprintf(out, " %8s", flops_text(u->flops, FSDP__ROOM(40)));
     fprintf(out, " %10s", u->gathered_bytes ? flops_text(u->flops / (double)u->gathered_bytes, FSDP__ROOM(40)) : "-");
     if (u->life_count > 0)
@@ -137,15 +137,13 @@ static void put_team(const fsdp_explanation *e, FILE *out)
     int64_t reduced = s->team_bytes_sent[FSDP_REDUCE_SCATTER] + s->team_bytes_sent[FSDP_ALL_REDUCE];
 
     fprintf(out, "  Beside that, within its team: %lld gathers, %s;", (long long)s->team_calls[FSDP_ALL_GATHER],
-            fsdp__bytes_text(s->team_bytes_sent[FSDP_ALL_GATHER], FSDP__ROOM(40)));
+            FSDP__BYTES(s->team_bytes_sent[FSDP_ALL_GATHER]));
     fprintf(out, " %lld reductions, %s",
-            (long long)(s->team_calls[FSDP_REDUCE_SCATTER] + s->team_calls[FSDP_ALL_REDUCE]),
-            fsdp__bytes_text(reduced, FSDP__ROOM(40)));
+            (long long)(s->team_calls[FSDP_REDUCE_SCATTER] + s->team_calls[FSDP_ALL_REDUCE]), FSDP__BYTES(reduced));
     if (s->team_calls[FSDP_BROADCAST] > 0) /* of keys and values */
         fprintf(out, "; %lld broadcasts, %s; %lld exchanges, %s", (long long)s->team_calls[FSDP_BROADCAST],
-                fsdp__bytes_text(s->team_bytes_sent[FSDP_BROADCAST], FSDP__ROOM(40)),
-                (long long)s->team_calls[FSDP_ALL_TO_ALL],
-                fsdp__bytes_text(s->team_bytes_sent[FSDP_ALL_TO_ALL], FSDP__ROOM(40)));
+                FSDP__BYTES(s->team_bytes_sent[FSDP_BROADCAST]), (long long)s->team_calls[FSDP_ALL_TO_ALL],
+                FSDP__BYTES(s->team_bytes_sent[FSDP_ALL_TO_ALL]));
     fputc('\n', out);
 }
 
@@ -180,14 +178,13 @@ static void put_memory(const fsdp_explanation *e, FILE *out)
         if (!names[kind])
             continue;
         between += s->live_bytes[kind];
-        fprintf(out, "  %-30s %16s", names[kind], fsdp__bytes_text((double)s->live_bytes[kind], FSDP__ROOM(40)));
-        fprintf(out, " %16s\n", fsdp__bytes_text((double)s->peak_bytes[kind], FSDP__ROOM(40)));
+        fprintf(out, "  %-30s %16s", names[kind], FSDP__BYTES(s->live_bytes[kind]));
+        fprintf(out, " %16s\n", FSDP__BYTES(s->peak_bytes[kind]));
     }
-    fprintf(out, "  %-30s %16s", "all together", fsdp__bytes_text((double)between, FSDP__ROOM(40)));
-    fprintf(out, " %16s\n", fsdp__bytes_text((double)s->peak_total_bytes, FSDP__ROOM(40)));
+    fprintf(out, "  %-30s %16s", "all together", FSDP__BYTES(between));
+    fprintf(out, " %16s\n", FSDP__BYTES(s->peak_total_bytes));
     if (s->reserved_bytes > 0)
-        fprintf(out, "  %-30s %16s %16s\n", "reserved on the GPU", "",
-                fsdp__bytes_text((double)s->reserved_bytes, FSDP__ROOM(40)));
+        fprintf(out, "  %-30s %16s %16s\n", "reserved on the GPU", "", FSDP__BYTES(s->reserved_bytes));
     fputs("\n  Peaks of kinds need not fall together. Kernels' scratch, which the machine decides, is left out.\n",
           out);
 }
@@ -207,9 +204,9 @@ static void put_traffic(const fsdp_explained_network *n, const char *name, int f
 {
     if (sum_of(n->messages, first, last) + sum_of(n->received, first, last) == 0)
         return;
-    fprintf(out, "  %-30s %16s", name, fsdp__bytes_text((double)sum_of(n->sent, first, last), FSDP__ROOM(40)));
-    fprintf(out, " %16s", fsdp__bytes_text((double)sum_of(n->received, first, last), FSDP__ROOM(40)));
-    fprintf(out, " %16s\n", fsdp__thousands(sum_of(n->messages, first, last), FSDP__ROOM(40)));
+    fprintf(out, "  %-30s %16s", name, FSDP__BYTES(sum_of(n->sent, first, last)));
+    fprintf(out, " %16s", FSDP__BYTES(sum_of(n->received, first, last)));
+    fprintf(out, " %16s\n", FSDP__THOUSANDS(sum_of(n->messages, first, last)));
 }
 
 static void put_network_of(const fsdp_explained_network *n, const char *who, FILE *out)
@@ -245,12 +242,12 @@ static void put_variant(const fsdp_explained_variant *v, FILE *out)
     int64_t bytes = v->step.bytes_sent[FSDP_REDUCE_SCATTER] + v->step.bytes_sent[FSDP_ALL_REDUCE];
 
     fprintf(out, "%c %-16.16s %5lld", v->asked ? '>' : ' ', v->policy, (long long)v->units);
-    fprintf(out, " %14s", fsdp__thousands(v->largest, FSDP__ROOM(40)));
+    fprintf(out, " %14s", FSDP__THOUSANDS(v->largest));
     fprintf(out, " %7lld %9s", (long long)v->step.calls[FSDP_ALL_GATHER],
-            fsdp__bytes_text((double)v->step.bytes_sent[FSDP_ALL_GATHER], FSDP__ROOM(40)));
-    fprintf(out, " %7lld %9s", (long long)reductions, fsdp__bytes_text((double)bytes, FSDP__ROOM(40)));
-    fprintf(out, " %10s", fsdp__bytes_text((double)fsdp__parameter_bytes(&v->step), FSDP__ROOM(40)));
-    fprintf(out, " %9s\n", fsdp__bytes_text((double)v->step.peak_total_bytes, FSDP__ROOM(40)));
+            FSDP__BYTES(v->step.bytes_sent[FSDP_ALL_GATHER]));
+    fprintf(out, " %7lld %9s", (long long)reductions, FSDP__BYTES(bytes));
+    fprintf(out, " %10s", FSDP__BYTES(fsdp__parameter_bytes(&v->step)));
+    fprintf(out, " %9s\n", FSDP__BYTES(v->step.peak_total_bytes));
 }
 
 static const fsdp_explained_variant *find_variant(const fsdp_explanation *e, const char *policy)
@@ -281,17 +278,16 @@ static void put_root_alone(const fsdp_explanation *e, FILE *out)
     if (!root || e->world_size == 1 || root->step.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER] == 0)
         return;
     fprintf(out, "\n  The root alone rests sharded, %s of parameters on this rank, but it is one unit: a forward\n",
-            fsdp__size_text((double)shard, FSDP__ROOM(40)));
-    fprintf(out, "  gathers all of it, %s, and %s.",
-            fsdp__size_text((double)root->step.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER], FSDP__ROOM(40)),
+            FSDP__SIZE(shard));
+    fprintf(out, "  gathers all of it, %s, and %s.", FSDP__SIZE(root->step.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER]),
             root->step.calls[FSDP_ALL_GATHER] > e->microbatches ? "a backward does so again"
                                                                 : "that stays until the last gradient is there");
     if (ddp)
         fprintf(out, " ddp holds %s all\n  the time: at its peak the root alone has no less.",
-                fsdp__size_text((double)fsdp__parameter_bytes(&ddp->step), FSDP__ROOM(40)));
+                FSDP__SIZE(fsdp__parameter_bytes(&ddp->step)));
     if (best != root && best != ddp)
         fprintf(out, " With the units of '%s' only a\n  few are whole at a time, which take %s.", best->policy,
-                fsdp__size_text((double)fsdp__parameter_bytes(&best->step), FSDP__ROOM(40)));
+                FSDP__SIZE(fsdp__parameter_bytes(&best->step)));
     fputc('\n', out);
 }
 

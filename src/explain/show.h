@@ -27,6 +27,7 @@ bool fsdp__begins_phase(const fsdp_explanation *e, int64_t event);
 const char *fsdp__phase_name(fsdp_explained_phase phase);
 /* Writes a number of bytes: "1.50MiB", or "-" if there are none. Returns `text`. */
 const char *fsdp__bytes_text(double bytes, char *text, size_t text_bytes);
+#define FSDP__BYTES(bytes) fsdp__bytes_text((double)(bytes), FSDP__ROOM(40))
 
 /* ---- picture.c ---- */
 

@@ -160,10 +160,10 @@ static int put_memory(const fsdp_explanation *e, int y, FILE *out)
             sum += live_at(e, i, kind);
         stack.most = FSDP__MAX(stack.most, sum);
     }
-    used = snprintf(text, sizeof text, "bytes that live then, up to %s", fsdp__size_text(stack.most, FSDP__ROOM(24)));
+    used = snprintf(text, sizeof text, "bytes that live then, up to %s", FSDP__SIZE(stack.most));
     if ((double)e->step.peak_total_bytes > stack.most) /* inside a module, where no unit comes or goes */
         snprintf(text + used, sizeof text - (size_t)used, "; in between up to %s",
-                 fsdp__size_text((double)e->step.peak_total_bytes, FSDP__ROOM(24)));
+                 FSDP__SIZE(e->step.peak_total_bytes));
     fsdp__svg_text("", 8, y, text, out);
     for (int kind = 0; kind < FSDP_MEMORY_KINDS; kind++) {
         fills[kind] = fsdp__memory_fill(kind);

@@ -31,7 +31,7 @@ static fsdp_status check_largest(const char *folder, const fsdp__listed_file *fi
         return FSDP_FAIL(FSDP_IO,
                          "'%s' has %s, and its file system (FAT) holds files of less than 4 GiB: name a folder on "
                          "another",
-                         file->name, fsdp__size_text((double)file->bytes, FSDP__ROOM(40)));
+                         file->name, FSDP__SIZE(file->bytes));
     return FSDP_OK;
 }
 

@@ -38,10 +38,9 @@ static void add_figure(char *text, size_t bytes, const char *what, double after,
 
     if (fabs(after - before) <= 0.005 * before)
         return;
-    snprintf(
-        text + used, bytes - used, "%s%s %s, was %s", used > 0 ? "; " : "", what,
-        is_bytes ? fsdp__size_text(after, FSDP__ROOM(40)) : fsdp__thousands((int64_t)llround(after), FSDP__ROOM(40)),
-        is_bytes ? fsdp__size_text(before, FSDP__ROOM(40)) : fsdp__thousands((int64_t)llround(before), FSDP__ROOM(40)));
+    snprintf(text + used, bytes - used, "%s%s %s, was %s", used > 0 ? "; " : "", what,
+             is_bytes ? FSDP__SIZE(after) : FSDP__THOUSANDS(llround(after)),
+             is_bytes ? FSDP__SIZE(before) : FSDP__THOUSANDS(llround(before)));
 }
 
 /* Writes the figures that differ, both for as many tokens as a step of the config as it is has. */
@@ -60,8 +59,7 @@ static const char *figures_text(const fsdp__changes *c, const fsdp__change_figur
     used = strlen(text);
     if (before->seconds > 0)
         snprintf(text + used, bytes - used, "%sa step %s, was %s", used > 0 ? "; " : "",
-                 fsdp__plan_seconds(after->seconds * is, FSDP__ROOM(40)),
-                 fsdp__plan_seconds(before->seconds * was, FSDP__ROOM(40)));
+                 FSDP__SECONDS(after->seconds * is), FSDP__SECONDS(before->seconds * was));
     used = strlen(text);
     snprintf(text + used, bytes - used, ".");
     text[0] = (char)toupper((unsigned char)text[0]); /* "sent", "calls" or whichever is first */
@@ -174,7 +172,7 @@ static void put_head(const fsdp__changes *c, FILE *out)
                 c->tried, tight);
     if (changes_tokens(c))
         fprintf(out, "All figures but memory are for %s tokens, as many as a step has now.\n",
-                fsdp__thousands((int64_t)llround(c->first.tokens), FSDP__ROOM(40)));
+                FSDP__THOUSANDS(llround(c->first.tokens)));
     if (c->room > 0 && (double)c->last.bytes > c->room)
         fprintf(out, "No change makes it fit: 'fsdp plan --fit' looks further.\n");
 }

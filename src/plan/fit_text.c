@@ -16,9 +16,9 @@ static void put_row(const fsdp__fit_row *row, FILE *out)
 {
     fprintf(out, "  %-22s %-10s %-8s %5lld x %-4lld", strategy_text(row, FSDP__ROOM(48)), fsdp__fit_recompute_word(row),
             row->offload ? "yes" : "no", (long long)row->microbatches, (long long)row->batch);
-    fprintf(out, " %10s", fsdp__size_text((double)row->bytes, FSDP__ROOM(24)));
+    fprintf(out, " %10s", FSDP__SIZE(row->bytes));
     if (row->seconds > 0)
-        fprintf(out, " %12s", fsdp__plan_seconds(row->seconds, FSDP__ROOM(40)));
+        fprintf(out, " %12s", FSDP__SECONDS(row->seconds));
     fputc('\n', out);
 }
 
@@ -55,9 +55,9 @@ fsdp_status fsdp__fit_check(const fsdp__fit *fit)
 fsdp_status fsdp__fit_print(const fsdp__fit *fit, const fsdp__plan_options *options, FILE *out)
 {
     FSDP_TRY(fsdp__fit_check(fit));
-    fprintf(
-        out, "What fits into %s for each of %d rank%s, the fastest first; %d settings were tried, each a dry run\n\n",
-        fsdp__size_text(fit->room, FSDP__ROOM(24)), options->world_size, fsdp__plural(options->world_size), fit->tried);
+    fprintf(out,
+            "What fits into %s for each of %d rank%s, the fastest first; %d settings were tried, each a dry run\n\n",
+            FSDP__SIZE(fit->room), options->world_size, fsdp__plural(options->world_size), fit->tried);
     fprintf(out, "  %-22s %-10s %-8s %12s %10s", "strategy", "recompute", "offload", "microbatches", "memory");
     fprintf(out, options->prices ? " %12s\n" : "%s\n", options->prices ? "a step" : "");
     for (int i = 0; i < fit->count; i++)

@@ -32,12 +32,9 @@ static void tell(fsdp_context *context, const fsdp__scheduled *found)
     fsdp_log(context, FSDP_LOG_INFO,
              "parallelism.schedule plan: %lld units, by %d dry runs at rates of %s: a step of %s, %s of it exposed, in "
              "%s of a rank; in blocks it would be %s, %s and %s",
-             (long long)plan->unit_count + 1, found->tried, plan->prices,
-             fsdp__plan_seconds(plan->step, FSDP__ROOM(40)), fsdp__plan_seconds(plan->exposed, FSDP__ROOM(40)),
-             fsdp__size_text((double)plan->peak_bytes, FSDP__ROOM(24)),
-             fsdp__plan_seconds(found->rows[0].step, FSDP__ROOM(40)),
-             fsdp__plan_seconds(found->rows[0].exposed, FSDP__ROOM(40)),
-             fsdp__size_text((double)found->rows[0].bytes, FSDP__ROOM(24)));
+             (long long)plan->unit_count + 1, found->tried, plan->prices, FSDP__SECONDS(plan->step),
+             FSDP__SECONDS(plan->exposed), FSDP__SIZE(plan->peak_bytes), FSDP__SECONDS(found->rows[0].step),
+             FSDP__SECONDS(found->rows[0].exposed), FSDP__SIZE(found->rows[0].bytes));
 }
 
 fsdp_status fsdp__schedule_plan_run(fsdp_context *context, const fsdp_train_config *config, FILE *out)

@@ -66,8 +66,7 @@ static void put_panel(const fsdp__stack *s, const char *what, double limit, doub
     at = fsdp__svg_range_place(&x, s->at(s->of, peak));
     if (limit > 0)
         fsdp__size_text(limit, room, sizeof room);
-    snprintf(text, sizeof text, "%s: at most %s%s%s", what, fsdp__size_text(most, FSDP__ROOM(40)), *room ? " of " : "",
-             room);
+    snprintf(text, sizeof text, "%s: at most %s%s%s", what, FSDP__SIZE(most), *room ? " of " : "", room);
     fsdp__svg_text("strong", LEFT, y + 12, text, out);
     fsdp__svg_stack(s, &x, y + LABELS, PANEL, out);
     fsdp__svg_scale(&x, s->most, y + LABELS, PANEL, out);

@@ -12,8 +12,8 @@ enum {
 
 static void put_head(const fsdp_explanation *e, FILE *out)
 {
-    fprintf(out, "%s: %s parameters, %s, units by %s, %d rank%s", e->model, fsdp__thousands(e->numel, FSDP__ROOM(40)),
-            e->strategy, e->policy, e->world_size, fsdp__plural(e->world_size));
+    fprintf(out, "%s: %s parameters, %s, units by %s, %d rank%s", e->model, FSDP__THOUSANDS(e->numel), e->strategy,
+            e->policy, e->world_size, fsdp__plural(e->world_size));
     if (e->machines > 1)
         fprintf(out, " on %d machines", e->machines);
     fprintf(out, "\na step: %lld microbatch%s of %lld sequence%s of %lld tokens on each %s", (long long)e->microbatches,
@@ -54,15 +54,14 @@ static void put_kinds(const fsdp__plan *plan, FILE *out)
         if (!names[kind])
             continue;
         between += (double)s->live_bytes[kind];
-        fprintf(out, "  %-28s %14s", names[kind], fsdp__bytes_text((double)plan->peak.bytes[kind], FSDP__ROOM(40)));
-        fprintf(out, " %14s", fsdp__bytes_text((double)s->peak_bytes[kind], FSDP__ROOM(40)));
-        fprintf(out, " %14s\n", fsdp__bytes_text((double)s->live_bytes[kind], FSDP__ROOM(40)));
+        fprintf(out, "  %-28s %14s", names[kind], FSDP__BYTES(plan->peak.bytes[kind]));
+        fprintf(out, " %14s", FSDP__BYTES(s->peak_bytes[kind]));
+        fprintf(out, " %14s\n", FSDP__BYTES(s->live_bytes[kind]));
     }
-    fprintf(out, "  %-28s %14s %14s", "all together", fsdp__bytes_text((double)plan->peak.total, FSDP__ROOM(40)), "");
-    fprintf(out, " %14s\n", fsdp__bytes_text(between, FSDP__ROOM(40)));
-    fprintf(out, "  %-28s %14s", "beside it, workspace",
-            fsdp__bytes_text((double)plan->peak.workspace, FSDP__ROOM(40)));
-    fprintf(out, " %14s\n", fsdp__bytes_text((double)s->peak_bytes[FSDP_MEMORY_WORKSPACE], FSDP__ROOM(40)));
+    fprintf(out, "  %-28s %14s %14s", "all together", FSDP__BYTES(plan->peak.total), "");
+    fprintf(out, " %14s\n", FSDP__BYTES(between));
+    fprintf(out, "  %-28s %14s", "beside it, workspace", FSDP__BYTES(plan->peak.workspace));
+    fprintf(out, " %14s\n", FSDP__BYTES(s->peak_bytes[FSDP_MEMORY_WORKSPACE]));
 }
 
 static void put_verdict(const fsdp__plan *plan, const fsdp__plan_question *q, FILE *out)
@@ -80,16 +79,13 @@ static void put_memory(const fsdp__plan *plan, const fsdp__plan_question *q, FIL
     fprintf(
         out,
         "\nMemory of a rank at its peak: %s (%s bytes),\nto the byte what a run's ledger will show without workspace\n",
-        fsdp__size_text((double)plan->peak.total, FSDP__ROOM(40)),
-        fsdp__thousands((int64_t)plan->peak.total, FSDP__ROOM(40)));
+        FSDP__SIZE(plan->peak.total), FSDP__THOUSANDS(plan->peak.total));
     put_moment(plan, out);
     put_kinds(plan, out);
     if (plan->e->step.reserved_bytes > 0)
-        fprintf(out, "  %-28s %14s\n", "reserved on the GPU",
-                fsdp__bytes_text((double)plan->e->step.reserved_bytes, FSDP__ROOM(40)));
+        fprintf(out, "  %-28s %14s\n", "reserved on the GPU", FSDP__BYTES(plan->e->step.reserved_bytes));
     if (plan->host_bytes > 0)
-        fprintf(out, "  %-28s %14s\n", "beside it, on the host",
-                fsdp__bytes_text((double)plan->host_bytes, FSDP__ROOM(40)));
+        fprintf(out, "  %-28s %14s\n", "beside it, on the host", FSDP__BYTES(plan->host_bytes));
     fputs("\n  Workspace is what operations take for themselves. On top of all of it come the kernels' scratch,\n"
           "  which a run's ledger counts with the workspace and which depends on threads and card, and the\n"
           "  program itself.\n",
@@ -116,7 +112,7 @@ static int next_op(const fsdp__plan_peak *peak, int before)
 
 static void put_op(const char *name, double bytes, double all, FILE *out)
 {
-    fprintf(out, "  %-28s %14s %6.1f%%\n", name, fsdp__bytes_text(bytes, FSDP__ROOM(40)), 100 * bytes / all);
+    fprintf(out, "  %-28s %14s %6.1f%%\n", name, FSDP__BYTES(bytes), 100 * bytes / all);
 }
 
 static void put_activations(const fsdp__plan *plan, FILE *out)
@@ -149,11 +145,11 @@ static void put_call(const fsdp__plan *plan, const char *name, int first, int la
         received += s->network.received[kind];
         messages += s->network.messages[kind];
     }
-    fprintf(out, "  %-28s %9lld %14s", name, (long long)calls, fsdp__bytes_text((double)bytes, FSDP__ROOM(40)));
+    fprintf(out, "  %-28s %9lld %14s", name, (long long)calls, FSDP__BYTES(bytes));
     if (plan->e->machines > 1) {
-        fprintf(out, " %12s", fsdp__bytes_text((double)sent, FSDP__ROOM(40)));
-        fprintf(out, " %12s", fsdp__bytes_text((double)received, FSDP__ROOM(40)));
-        fprintf(out, " %10s", fsdp__thousands(messages, FSDP__ROOM(40)));
+        fprintf(out, " %12s", FSDP__BYTES(sent));
+        fprintf(out, " %12s", FSDP__BYTES(received));
+        fprintf(out, " %10s", FSDP__THOUSANDS(messages));
     }
     fputc('\n', out);
 }
@@ -169,8 +165,7 @@ static void put_team(const fsdp__plan *plan, int first, int last, FILE *out)
         bytes += s->team_bytes_sent[kind];
     }
     if (plan->e->team > 1 && (calls > 0 || first != FSDP_BROADCAST))
-        fprintf(out, "  %-28s %9lld %14s\n", "  of them within its team", (long long)calls,
-                fsdp__bytes_text(bytes, FSDP__ROOM(40)));
+        fprintf(out, "  %-28s %9lld %14s\n", "  of them within its team", (long long)calls, FSDP__BYTES(bytes));
 }
 
 static void put_calls(const fsdp__plan *plan, FILE *out)
@@ -189,10 +184,10 @@ static void put_calls(const fsdp__plan *plan, FILE *out)
     put_team(plan, FSDP_BROADCAST, FSDP_OBJECTS, out);
     if (plan->e->machines == 1)
         return;
-    fprintf(out, "\n  Its machine, all ranks: %s in,", fsdp__size_text((double)c->in, FSDP__ROOM(40)));
-    fprintf(out, " %s out", fsdp__size_text((double)c->out, FSDP__ROOM(40)));
+    fprintf(out, "\n  Its machine, all ranks: %s in,", FSDP__SIZE(c->in));
+    fprintf(out, " %s out", FSDP__SIZE(c->out));
     if (c->least > 0)
-        fprintf(out, "; the least possible is %s", fsdp__size_text((double)c->least, FSDP__ROOM(40)));
+        fprintf(out, "; the least possible is %s", FSDP__SIZE(c->least));
     fputc('\n', out);
 }
 
@@ -205,10 +200,10 @@ static void put_parts(const fsdp__plan_time *t, FILE *out)
 
         if (t->parts[part] + hidden <= 0)
             continue;
-        fprintf(out, "  %-28s %14s %6.1f%%", fsdp__plan_part_name((fsdp__plan_part)part),
-                fsdp__plan_seconds(t->parts[part], FSDP__ROOM(40)), 100 * t->parts[part] / t->step);
+        fprintf(out, "  %-28s %14s %6.1f%%", fsdp__plan_part_name((fsdp__plan_part)part), FSDP__SECONDS(t->parts[part]),
+                100 * t->parts[part] / t->step);
         if (hidden > 0)
-            fprintf(out, "  and %s hidden behind other work", fsdp__plan_seconds(hidden, FSDP__ROOM(40)));
+            fprintf(out, "  and %s hidden behind other work", FSDP__SECONDS(hidden));
         fputc('\n', out);
     }
 }
@@ -217,8 +212,7 @@ static void put_run(const fsdp__plan *plan, const fsdp__plan_question *q, FILE *
 {
     double seconds = plan->time.step * (double)plan->steps;
 
-    fprintf(out, "\n%s steps (training.steps): %s", fsdp__thousands(plan->steps, FSDP__ROOM(40)),
-            fsdp__plan_seconds(seconds, FSDP__ROOM(40)));
+    fprintf(out, "\n%s steps (training.steps): %s", FSDP__THOUSANDS(plan->steps), FSDP__SECONDS(seconds));
     if (q->price > 0)
         fprintf(out, "; they cost %.2f, at %g an hour for each %s", fsdp__plan_price(plan, q), q->price,
                 plan->gpu ? "GPU" : "machine");
@@ -243,8 +237,8 @@ static void put_time(const fsdp__plan *plan, const fsdp__plan_question *q, FILE 
 
     if (!q->prices || t->step <= 0)
         return;
-    fprintf(out, "\nTime of a step: %s, %s tokens/s", fsdp__plan_seconds(t->step, FSDP__ROOM(40)),
-            fsdp__thousands((int64_t)(plan->tokens_per_step / t->step), FSDP__ROOM(40)));
+    fprintf(out, "\nTime of a step: %s, %s tokens/s", FSDP__SECONDS(t->step),
+            FSDP__THOUSANDS((int64_t)(plan->tokens_per_step / t->step)));
     fputs(";\n", out);
     fsdp__plan_put_source(q->prices, plan->e->world_size, out);
     if (q->prices->busy > FSDP__PRICES_BUSY)

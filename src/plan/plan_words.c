@@ -41,8 +41,8 @@ bool fsdp__plan_fits(double peak_bytes, const fsdp__plan_question *question, cha
     text[0] = '\0';
     if (question->room <= 0)
         return true;
-    snprintf(text, bytes, "a rank has %s (%s), %s are %s", fsdp__size_text(question->room, FSDP__ROOM(40)),
-             question->room_name, fsdp__size_text(fabs(left), FSDP__ROOM(40)), left >= 0 ? "left" : "missing");
+    snprintf(text, bytes, "a rank has %s (%s), %s are %s", FSDP__SIZE(question->room), question->room_name,
+             FSDP__SIZE(fabs(left)), left >= 0 ? "left" : "missing");
     return left >= 0;
 }
 

@@ -13,9 +13,8 @@ enum {
 
 static void put_row(const fsdp__schedule_row *row, FILE *out)
 {
-    fprintf(out, "  %-20s %6lld %11s %11s %11s\n", row->name, (long long)row->units,
-            fsdp__size_text((double)row->bytes, FSDP__ROOM(24)), fsdp__plan_seconds(row->step, FSDP__ROOM(40)),
-            fsdp__plan_seconds(row->exposed, FSDP__ROOM(40)));
+    fprintf(out, "  %-20s %6lld %11s %11s %11s\n", row->name, (long long)row->units, FSDP__SIZE(row->bytes),
+            FSDP__SECONDS(row->step), FSDP__SECONDS(row->exposed));
 }
 
 /* ---- units ---- */
@@ -123,7 +122,7 @@ fsdp_status fsdp__scheduled_print(const fsdp__scheduled *scheduled, FILE *out)
     fprintf(out, "%s: when parameters and gradients travel, %s, %d rank%s on %d machine%s", s->model, s->strategy,
             s->world_size, fsdp__plural(s->world_size), s->machines, fsdp__plural(s->machines));
     if (isfinite(scheduled->room))
-        fprintf(out, ", in %s of a rank", fsdp__size_text(scheduled->room, FSDP__ROOM(24)));
+        fprintf(out, ", in %s of a rank", FSDP__SIZE(scheduled->room));
     fprintf(out, ";\nby %d dry runs, at rates of %s\n\n", scheduled->tried, s->prices);
     fprintf(out, "  %-20s %6s %11s %11s %11s\n", "units", "", "memory", "a step", "exposed");
     for (int i = 0; i < scheduled->row_count; i++)

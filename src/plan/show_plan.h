@@ -24,6 +24,7 @@ double fsdp__plan_price(const fsdp__plan *plan, const fsdp__plan_question *quest
 bool fsdp__plan_fits(double peak_bytes, const fsdp__plan_question *question, char *text, size_t bytes);
 /* Writes seconds as people read them: "1.03 s", "12.4 ms", "2.1 hours". Returns `text`. */
 const char *fsdp__plan_seconds(double seconds, char *text, size_t bytes);
+#define FSDP__SECONDS(seconds) fsdp__plan_seconds((seconds), FSDP__ROOM(40))
 
 /* ---- plan_svg.c ---- */
 

@@ -152,8 +152,8 @@ static fsdp_status check_sum(const part *parts, int count)
             continue;
         sum += parts[i].bytes;
         free = FSDP__MIN(free, parts[i].free);
-        snprintf(text + used, sizeof text - used, "%s%s for %s (%s)", used ? ", " : "",
-                 fsdp__size_text(parts[i].bytes, FSDP__ROOM(40)), parts[i].what, parts[i].key);
+        snprintf(text + used, sizeof text - used, "%s%s for %s (%s)", used ? ", " : "", FSDP__SIZE(parts[i].bytes),
+                 parts[i].what, parts[i].key);
     }
     if (sum <= free)
         return FSDP_OK;

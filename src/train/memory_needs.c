@@ -131,12 +131,11 @@ static void describe(const needs *n, double limit, char *text, size_t text_bytes
     char copy[80] = "";
 
     if (n->copy > 0)
-        snprintf(copy, sizeof copy, "the copy of %s %s, ", n->copy_for, fsdp__size_text(n->copy, FSDP__ROOM(24)));
+        snprintf(copy, sizeof copy, "the copy of %s %s, ", n->copy_for, FSDP__SIZE(n->copy));
     snprintf(text, text_bytes,
              "%s (parameters %s, optimizer state %s, %sthe larger of gradients %s and activations %s)",
-             fsdp__size_text_beside(sum(n), limit, FSDP__ROOM(24)), fsdp__size_text(n->parameters, FSDP__ROOM(24)),
-             fsdp__size_text(n->optimizer, FSDP__ROOM(24)), copy, fsdp__size_text(n->gradients, FSDP__ROOM(24)),
-             fsdp__size_text(n->activations, FSDP__ROOM(24)));
+             fsdp__size_text_beside(sum(n), limit, FSDP__ROOM(24)), FSDP__SIZE(n->parameters), FSDP__SIZE(n->optimizer),
+             copy, FSDP__SIZE(n->gradients), FSDP__SIZE(n->activations));
 }
 
 static fsdp_status check(const needs *n, const char *whose, const fsdp__memory_limit *limit, const char *otherwise)
@@ -167,7 +166,7 @@ static fsdp_status check_own(const fsdp_train_run *run, bool gpu)
         own.parameters = 0;
     if (limit.bytes < spare)
         return FSDP_FAIL(FSDP_NO_MEMORY, "%s is %s, less than the program itself needs: raise the limit", limit.name,
-                         fsdp__size_text((double)limit.bytes, FSDP__ROOM(24)));
+                         FSDP__SIZE(limit.bytes));
     limit.bytes -= spare;
     return check(&own, "this rank needs", &limit, raise_limit);
 }

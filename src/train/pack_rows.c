@@ -42,15 +42,13 @@ static void tell_long(const fsdp_train_run *run, const fsdp__run_source *source)
 {
     static const char *const what[] = {"", "truncated", "split", "left out"};
     const fsdp__packed *p = source->packed;
-    char rows[32], tokens[32];
 
     if (p->long_rows > 0)
         fsdp_log(run->context, FSDP_LOG_WARNING,
                  "%s: %s row%s of more than training.seq_len %lld tokens %s %s (data.on_long_row): %s tokens are not "
                  "used",
-                 source->key, fsdp__thousands(p->long_rows, rows, sizeof rows), fsdp__plural(p->long_rows),
-                 (long long)p->options.seq_len, p->long_rows == 1 ? "is" : "are", what[p->options.long_row],
-                 fsdp__thousands(p->left_out, tokens, sizeof tokens));
+                 source->key, FSDP__THOUSANDS(p->long_rows), fsdp__plural(p->long_rows), (long long)p->options.seq_len,
+                 p->long_rows == 1 ? "is" : "are", what[p->options.long_row], FSDP__THOUSANDS(p->left_out));
 }
 
 /* Says how many rows teach nothing: a role may be misspelled. */
@@ -58,7 +56,6 @@ static void tell_unlearned(const fsdp_train_run *run, const fsdp__run_source *so
 {
     const fsdp__packed *p = source->packed;
     int64_t count = 0, first = 0, learned = 1;
-    char rows[32];
 
     for (int64_t r = p->options.first_row; r < fsdp__packed_end(p) && !p->options.all; r++) {
         if (fsdp__rows_learned(p->rows, r, 0, fsdp__rows_length(p->rows, r), &learned) != FSDP_OK)
@@ -69,7 +66,7 @@ static void tell_unlearned(const fsdp_train_run *run, const fsdp__run_source *so
     if (count > 0)
         fsdp_log(run->context, FSDP_LOG_INFO,
                  "%s: %s row%s no answer, of which nothing is learned; the first is row %lld of '%s'", source->key,
-                 fsdp__thousands(count, rows, sizeof rows), count == 1 ? " has" : "s have", (long long)first + 1,
+                 FSDP__THOUSANDS(count), count == 1 ? " has" : "s have", (long long)first + 1,
                  fsdp__rows_text(p->rows));
 }
 
@@ -77,7 +74,6 @@ void fsdp__train_tell_rows(const fsdp_train_run *run, const fsdp__run_source *so
 {
     const fsdp__packed *p = source->packed;
     double full = 100 * (double)p->tokens / ((double)p->windows * (double)p->options.seq_len);
-    char rows[32], tokens[32], learned[32], windows[32];
     int64_t answers;
 
     if (fsdp_context_rank(run->context) != 0)
@@ -85,10 +81,10 @@ void fsdp__train_tell_rows(const fsdp_train_run *run, const fsdp__run_source *so
     answers = fsdp__evaluate_answers(p, 0);
     fsdp_log(run->context, FSDP_LOG_INFO,
              "%s: %s %s of %s tokens, of which %s are learned (%s), in %s windows of %lld, which are %.1f%% full (%s)",
-             source->key, fsdp__thousands(p->row_count / (p->rows->pairs ? 2 : 1), rows, sizeof rows),
-             p->rows->pairs ? "pairs" : "rows", fsdp__thousands(p->tokens, tokens, sizeof tokens),
-             fsdp__thousands(answers, learned, sizeof learned), p->options.all ? "data.train_on: all" : "the answers",
-             fsdp__thousands(p->windows, windows, sizeof windows), (long long)p->options.seq_len, full,
+             source->key, FSDP__THOUSANDS(p->row_count / (p->rows->pairs ? 2 : 1)), p->rows->pairs ? "pairs" : "rows",
+             FSDP__THOUSANDS(p->tokens), FSDP__THOUSANDS(answers),
+             p->options.all ? "data.train_on: all" : "the answers", FSDP__THOUSANDS(p->windows),
+             (long long)p->options.seq_len, full,
              p->options.packing == FSDP_PACKING_PAD        ? "a row in each"
              : p->options.packing == FSDP_PACKING_PAIRS    ? "a pair in each"
              : p->options.packing == FSDP_PACKING_BEST_FIT ? "packed by best fit"

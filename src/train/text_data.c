@@ -46,23 +46,20 @@ static void tell_progress(void *arg, int64_t bytes, int64_t all_bytes, int64_t t
 {
     news *n = arg;
     int64_t now = fsdp__clock_ns();
-    char text[32];
 
     if (now - n->said_ns < (int64_t)NEWS_SECONDS * 1000000000)
         return;
     n->said_ns = now;
     fsdp_log(n->run->context, FSDP_LOG_INFO, "%s: %.0f%% of the text, %s tokens", n->key,
-             100 * (double)bytes / (double)(all_bytes > 0 ? all_bytes : 1), fsdp__thousands(tokens, text, sizeof text));
+             100 * (double)bytes / (double)(all_bytes > 0 ? all_bytes : 1), FSDP__THOUSANDS(tokens));
 }
 
 /* Reports the result: a rank that made the tokens does so; of those that found them, only rank 0. */
 static void tell_result(const news *n, const fsdp__cached_tokens *cached)
 {
-    char text[32];
-
     if (cached->made)
         fsdp_log(n->run->context, FSDP_LOG_INFO, "%s: %s tokens made%s, kept in '%s'", n->key,
-                 fsdp__thousands(cached->summary.tokens, text, sizeof text),
+                 FSDP__THOUSANDS(cached->summary.tokens),
                  cached->damaged ? " again, because the file of them was damaged" : "", cached->path);
     else if (fsdp_context_rank(n->run->context) == 0)
         fsdp_log(n->run->context, FSDP_LOG_INFO, "%s: tokens of this text exist already: '%s'", n->key, cached->path);

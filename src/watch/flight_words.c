@@ -22,7 +22,7 @@ const char *fsdp__flight_bytes_text(const fsdp__flight_record *r, char *text, si
 {
     text[0] = '\0';
     if (r->bytes > 0 || r->dtype != FSDP_DTYPE_NONE)
-        snprintf(text, bytes, "%s %s", fsdp__size_text((double)r->bytes, FSDP__ROOM(32)),
+        snprintf(text, bytes, "%s %s", FSDP__SIZE(r->bytes),
                  r->dtype == FSDP_DTYPE_NONE ? "" : fsdp_dtype_name((fsdp_dtype)r->dtype));
     return text;
 }

@@ -64,15 +64,13 @@ static fsdp_status fail_memory(const fsdp_device *device, const char *call, cons
 {
     int name = (int)strcspn(call, "(");
     size_t free_bytes = 0, bytes = 0;
-    char free_text[24], all[24];
 
     if (cudaMemGetInfo(&free_bytes, &bytes) == cudaSuccess)
         return fsdp_fail(FSDP_NO_MEMORY, file, line,
                          "%s has no memory left (%.*s: %s): %s of the card's %s are free, and other processes may hold "
                          "some (nvidia-smi lists them): end those, or take smaller batches or more ranks",
                          device->name, name, call, cudaGetErrorString(cudaErrorMemoryAllocation),
-                         fsdp__size_text((double)free_bytes, free_text, sizeof free_text),
-                         fsdp__size_text((double)bytes, all, sizeof all));
+                         FSDP__SIZE(free_bytes), FSDP__SIZE(bytes));
     (void)cudaGetLastError();
     return fsdp_fail(FSDP_NO_MEMORY, file, line, "%s has no memory left (%.*s: %s)", device->name, name, call,
                      cudaGetErrorString(cudaErrorMemoryAllocation));
