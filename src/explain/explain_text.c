@@ -62,10 +62,8 @@ static void put_unit(const fsdp_explanation *e, int64_t first, int64_t count, FI
     const fsdp_explained_unit *u = &e->units[first];
 
     put_name(e, first, count, out);
-    fprintf(out, " %-22.22s %6lld", u->type, (long long)u->parameter_count);
-    fprintf(out, " %13s", FSDP__THOUSANDS(u->numel));
-    fprintf(out, " %8s", FSDP__THOUSANDS(u->padded_numel - u->numel));
-    fprintf(out, " %13s\n", FSDP__THOUSANDS(u->shard_numel));
+    fprintf(out, " %-22.22s %6lld %13s", u->type, (long long)u->parameter_count, FSDP__THOUSANDS(u->numel));
+    fprintf(out, " %8s %13s\n", FSDP__THOUSANDS(u->padded_numel - u->numel), FSDP__THOUSANDS(u->shard_numel));
 }
 
 /* Writes a number of operations: "1.23M", "0.5k". */
@@ -246,8 +244,7 @@ static void put_variant(const fsdp_explained_variant *v, FILE *out)
     fprintf(out, " %7lld %9s", (long long)v->step.calls[FSDP_ALL_GATHER],
             FSDP__BYTES(v->step.bytes_sent[FSDP_ALL_GATHER]));
     fprintf(out, " %7lld %9s", (long long)reductions, FSDP__BYTES(bytes));
-    fprintf(out, " %10s", FSDP__BYTES(fsdp__parameter_bytes(&v->step)));
-    fprintf(out, " %9s\n", FSDP__BYTES(v->step.peak_total_bytes));
+    fprintf(out, " %10s %9s\n", FSDP__BYTES(fsdp__parameter_bytes(&v->step)), FSDP__BYTES(v->step.peak_total_bytes));
 }
 
 static const fsdp_explained_variant *find_variant(const fsdp_explanation *e, const char *policy)

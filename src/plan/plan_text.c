@@ -55,8 +55,7 @@ static void put_kinds(const fsdp__plan *plan, FILE *out)
             continue;
         between += (double)s->live_bytes[kind];
         fprintf(out, "  %-28s %14s", names[kind], FSDP__BYTES(plan->peak.bytes[kind]));
-        fprintf(out, " %14s", FSDP__BYTES(s->peak_bytes[kind]));
-        fprintf(out, " %14s\n", FSDP__BYTES(s->live_bytes[kind]));
+        fprintf(out, " %14s %14s\n", FSDP__BYTES(s->peak_bytes[kind]), FSDP__BYTES(s->live_bytes[kind]));
     }
     fprintf(out, "  %-28s %14s %14s", "all together", FSDP__BYTES(plan->peak.total), "");
     fprintf(out, " %14s\n", FSDP__BYTES(between));
@@ -147,9 +146,7 @@ static void put_call(const fsdp__plan *plan, const char *name, int first, int la
     }
     fprintf(out, "  %-28s %9lld %14s", name, (long long)calls, FSDP__BYTES(bytes));
     if (plan->e->machines > 1) {
-        fprintf(out, " %12s", FSDP__BYTES(sent));
-        fprintf(out, " %12s", FSDP__BYTES(received));
-        fprintf(out, " %10s", FSDP__THOUSANDS(messages));
+        fprintf(out, " %12s %12s %10s", FSDP__BYTES(sent), FSDP__BYTES(received), FSDP__THOUSANDS(messages));
     }
     fputc('\n', out);
 }
@@ -184,8 +181,7 @@ static void put_calls(const fsdp__plan *plan, FILE *out)
     put_team(plan, FSDP_BROADCAST, FSDP_OBJECTS, out);
     if (plan->e->machines == 1)
         return;
-    fprintf(out, "\n  Its machine, all ranks: %s in,", FSDP__SIZE(c->in));
-    fprintf(out, " %s out", FSDP__SIZE(c->out));
+    fprintf(out, "\n  Its machine, all ranks: %s in, %s out", FSDP__SIZE(c->in), FSDP__SIZE(c->out));
     if (c->least > 0)
         fprintf(out, "; the least possible is %s", FSDP__SIZE(c->least));
     fputc('\n', out);
