@@ -36,13 +36,12 @@ typedef struct source {
 static fsdp_status check_codes(const fsdp_state_dict_entry *entry, const fsdp__coded_weight *weight)
 {
     const int64_t shape[] = {fsdp__coded_rows(weight), fsdp__coded_row_bytes(weight)};
-    char expected[FSDP__SHAPE_TEXT], actual[FSDP__SHAPE_TEXT];
 
     if (entry->ndim == 2 && memcmp(entry->global_shape, shape, sizeof shape) == 0)
         return FSDP_OK;
-    return FSDP_FAIL(
-        FSDP_INVALID, "cannot merge '%s': it is uint8 of shape %s, but the codes of the adapter's layer have %s",
-        entry->name, fsdp__shape_text(entry->ndim, entry->global_shape, actual), fsdp__shape_text(2, shape, expected));
+    return FSDP_FAIL(FSDP_INVALID,
+                     "cannot merge '%s': it is uint8 of shape %s, but the codes of the adapter's layer have %s",
+                     entry->name, FSDP__SHOWN_SHAPE(entry->ndim, entry->global_shape), FSDP__SHOWN_SHAPE(2, shape));
 }
 
 /* Makes a state dict of one entry, a weight in fewer bits decoded. */
@@ -79,7 +78,6 @@ static const fsdp_state_dict_entry *part_of(const fsdp_state_dict *state, const 
 static fsdp_status check_entry(const fsdp_state_dict_entry *entry, int64_t rows, int64_t cols)
 {
     const int64_t shape[] = {rows, cols};
-    char expected[FSDP__SHAPE_TEXT], actual[FSDP__SHAPE_TEXT];
     int ndim = cols < 0 ? 1 : 2;
 
     if (fsdp_device_is_meta(fsdp_tensor_device(entry->tensor)))
@@ -88,8 +86,7 @@ static fsdp_status check_entry(const fsdp_state_dict_entry *entry, int64_t rows,
     if (entry->ndim == ndim && memcmp(entry->global_shape, shape, (size_t)ndim * sizeof *shape) == 0)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID, "cannot merge '%s': its shape is %s, but the adapter's layer gives it %s",
-                     entry->name, fsdp__shape_text(entry->ndim, entry->global_shape, actual),
-                     fsdp__shape_text(ndim, shape, expected));
+                     entry->name, FSDP__SHOWN_SHAPE(entry->ndim, entry->global_shape), FSDP__SHOWN_SHAPE(ndim, shape));
 }
 
 /* Gets the whole tensor (rows,cols), or a vector if `cols` is -1, as floats, on every rank; fsdp__free it. [collective]

@@ -111,24 +111,21 @@ static fsdp_status explore(fsdp__run *run, fsdp_tensor *const *roots, int count)
 
 static fsdp_status check_root(const fsdp_tensor *root, const fsdp_tensor *gradient)
 {
-    char text[FSDP__SHAPE_TEXT], other[FSDP__SHAPE_TEXT];
-
     if (!root)
         return FSDP_FAIL(FSDP_INVALID, "backward: a root is missing");
     if (!fsdp_tensor_requires_grad(root))
-        return FSDP_FAIL(FSDP_INVALID, "backward: the root %s does not require a gradient",
-                         fsdp__shape_text(root->ndim, root->shape, text));
+        return FSDP_FAIL(FSDP_INVALID, "backward: the root %s does not require a gradient", FSDP__SHAPE_OF(root));
     if (!gradient && fsdp_tensor_numel(root) != 1)
         return FSDP_FAIL(FSDP_INVALID, "backward: the root %s has more than one element: give its gradient",
-                         fsdp__shape_text(root->ndim, root->shape, text));
+                         FSDP__SHAPE_OF(root));
     if (gradient && root->storage->device != gradient->storage->device)
         return FSDP_FAIL(FSDP_INVALID, "backward: a gradient on %s does not fit the root, which is on %s%s",
                          fsdp_device_name(gradient->storage->device), fsdp_device_name(root->storage->device),
                          fsdp__device_elsewhere(root->storage->device, gradient->storage->device));
     if (gradient && (!fsdp__shape_equal(root, gradient) || root->dtype != gradient->dtype))
         return FSDP_FAIL(FSDP_INVALID, "backward: a %s gradient %s does not fit the root, which is %s %s",
-                         fsdp_dtype_name(gradient->dtype), fsdp__shape_text(gradient->ndim, gradient->shape, other),
-                         fsdp_dtype_name(root->dtype), fsdp__shape_text(root->ndim, root->shape, text));
+                         fsdp_dtype_name(gradient->dtype), FSDP__SHAPE_OF(gradient), fsdp_dtype_name(root->dtype),
+                         FSDP__SHAPE_OF(root));
     return FSDP_OK;
 }
 
@@ -189,8 +186,6 @@ static fsdp_status run_hooks(fsdp__node *node)
  * and nobody may have written others; with `renewed` nobody may have written what the engine brings, either. */
 static fsdp_status check_saved(const fsdp__node *node, bool renewed)
 {
-    char text[FSDP__SHAPE_TEXT];
-
     for (int i = 0; i < node->saved_count; i++) {
         const fsdp_tensor *saved = node->saved[i];
 
@@ -203,7 +198,7 @@ static fsdp_status check_saved(const fsdp__node *node, bool renewed)
                 FSDP_STATE,
                 "saved tensor %d %s of %s has no bytes: they were dropped and not restored (a parameter of "
                 "a sharded module that does not unshard in its backward?)",
-                i, fsdp__shape_text(saved->ndim, saved->shape, text), node->op->name);
+                i, FSDP__SHAPE_OF(saved), node->op->name);
     }
     return FSDP_OK;
 }
@@ -252,8 +247,6 @@ fsdp_status fsdp__node_remake(fsdp__node *node)
 /* A parameter may have been cut in place since the forward; the gradient here would be that of the whole parameter. */
 static fsdp_status check_leaves(const fsdp__node *node)
 {
-    char was[FSDP__SHAPE_TEXT], is[FSDP__SHAPE_TEXT];
-
     for (int i = 0; i < node->input_count; i++) {
         const fsdp__edge *edge = &node->inputs[i];
         const fsdp_tensor *leaf = edge->leaf;
@@ -262,8 +255,7 @@ static fsdp_status check_leaves(const fsdp__node *node)
             return FSDP_FAIL(FSDP_STATE,
                              "input %d was %s in the forward and is %s now: it was cut in between, and the backward "
                              "must come before that",
-                             i, fsdp__shape_text(edge->ndim, edge->shape, was),
-                             fsdp__shape_text(leaf->ndim, leaf->shape, is));
+                             i, FSDP__SHAPE_OF(edge), FSDP__SHAPE_OF(leaf));
     }
     return FSDP_OK;
 }

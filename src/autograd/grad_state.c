@@ -213,7 +213,6 @@ void fsdp__put_grad(fsdp_tensor *leaf, fsdp_tensor *grad)
 
 fsdp_status fsdp_tensor_set_grad(fsdp_tensor *tensor, fsdp_tensor *grad)
 {
-    char want[FSDP__SHAPE_TEXT], have[FSDP__SHAPE_TEXT];
     fsdp__grad_state *state;
 
     if (!tensor)
@@ -223,9 +222,9 @@ fsdp_status fsdp_tensor_set_grad(fsdp_tensor *tensor, fsdp_tensor *grad)
     if (grad && (!fsdp__shape_equal(tensor, grad) || tensor->dtype != grad->dtype ||
                  tensor->storage->device != grad->storage->device))
         return FSDP_FAIL(FSDP_INVALID, "a %s tensor %s on %s cannot have a %s gradient %s on %s%s",
-                         fsdp_dtype_name(tensor->dtype), fsdp__shape_text(tensor->ndim, tensor->shape, want),
-                         fsdp_device_name(tensor->storage->device), fsdp_dtype_name(grad->dtype),
-                         fsdp__shape_text(grad->ndim, grad->shape, have), fsdp_device_name(grad->storage->device),
+                         fsdp_dtype_name(tensor->dtype), FSDP__SHAPE_OF(tensor),
+                         fsdp_device_name(tensor->storage->device), fsdp_dtype_name(grad->dtype), FSDP__SHAPE_OF(grad),
+                         fsdp_device_name(grad->storage->device),
                          fsdp__device_elsewhere(grad->storage->device, tensor->storage->device));
     for (const fsdp_tensor *held = grad; held; held = fsdp_tensor_grad(held))
         if (held == tensor)

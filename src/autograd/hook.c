@@ -28,8 +28,6 @@ void fsdp__hooks_free(fsdp__hook *hooks)
 
 fsdp_status fsdp__hooks_run(const fsdp__hook *hooks, fsdp_tensor *tensor, fsdp_tensor **grad)
 {
-    char want[FSDP__SHAPE_TEXT], have[FSDP__SHAPE_TEXT];
-
     for (; hooks; hooks = hooks->next) {
         fsdp_tensor *before = *grad;
 
@@ -44,8 +42,8 @@ fsdp_status fsdp__hooks_run(const fsdp__hook *hooks, fsdp_tensor *tensor, fsdp_t
                              fsdp__device_elsewhere((*grad)->storage->device, before->storage->device));
         if (!fsdp__shape_equal(*grad, before) || (*grad)->dtype != before->dtype)
             return FSDP_FAIL(FSDP_INVALID, "a gradient hook replaced a %s gradient %s with a %s one %s",
-                             fsdp_dtype_name(before->dtype), fsdp__shape_text(before->ndim, before->shape, want),
-                             fsdp_dtype_name((*grad)->dtype), fsdp__shape_text((*grad)->ndim, (*grad)->shape, have));
+                             fsdp_dtype_name(before->dtype), FSDP__SHAPE_OF(before), fsdp_dtype_name((*grad)->dtype),
+                             FSDP__SHAPE_OF(*grad));
     }
     return FSDP_OK;
 }

@@ -51,7 +51,6 @@ fsdp_status fsdp__node_add_grad(fsdp__node *node, int output, fsdp_tensor *grad)
 fsdp_status fsdp__node_give(fsdp__node *node, int input, fsdp_tensor *grad)
 {
     fsdp__edge *edge = &node->inputs[input];
-    char want[FSDP__SHAPE_TEXT], have[FSDP__SHAPE_TEXT];
 
     if (!edge->node && !edge->leaf)
         return FSDP_OK;
@@ -64,8 +63,8 @@ fsdp_status fsdp__node_give(fsdp__node *node, int input, fsdp_tensor *grad)
     if ((edge->leaf ? grad->dtype != edge->dtype && !fsdp__leaf_takes(edge->leaf, grad) : grad->dtype != edge->dtype) ||
         grad->ndim != edge->ndim || memcmp(grad->shape, edge->shape, (size_t)edge->ndim * sizeof *edge->shape) != 0)
         return FSDP_FAIL(FSDP_INVALID, "a %s gradient %s does not fit input %d, which is %s %s",
-                         fsdp_dtype_name(grad->dtype), fsdp__shape_text(grad->ndim, grad->shape, have), input,
-                         fsdp_dtype_name(edge->dtype), fsdp__shape_text(edge->ndim, edge->shape, want));
+                         fsdp_dtype_name(grad->dtype), FSDP__SHAPE_OF(grad), input, fsdp_dtype_name(edge->dtype),
+                         FSDP__SHAPE_OF(edge));
     if (edge->node)
         return fsdp__node_add_grad(edge->node, edge->output, grad);
     if (edge->given)

@@ -185,8 +185,6 @@ fsdp_status fsdp__recomputation_value(fsdp_tensor **tensor)
 
 static fsdp_status check_inputs(const fsdp__recomputation *c)
 {
-    char text[FSDP__SHAPE_TEXT];
-
     for (int i = 0; i < c->input_count; i++)
         if (c->inputs[i]->storage->version != c->versions[i])
             return FSDP_FAIL(
@@ -194,7 +192,7 @@ static fsdp_status check_inputs(const fsdp__recomputation *c)
                 "input %d %s of a recomputed function was written to between its forward and its backward, which "
                 "computes from it again: it needs version %llu, this is version %llu; run the backward "
                 "first, or give the function a copy",
-                i, fsdp__shape_text(c->inputs[i]->ndim, c->inputs[i]->shape, text), (unsigned long long)c->versions[i],
+                i, FSDP__SHAPE_OF(c->inputs[i]), (unsigned long long)c->versions[i],
                 (unsigned long long)c->inputs[i]->storage->version);
     return FSDP_OK;
 }

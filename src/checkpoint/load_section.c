@@ -126,15 +126,13 @@ static fsdp_status fail_different(const loader *l, fsdp__names *missing, fsdp__n
 static fsdp_status check_source(const loader *l, const fsdp_state_dict_entry *entry,
                                 const fsdp_checkpoint_tensor *source)
 {
-    char wanted[FSDP__SHAPE_TEXT], got[FSDP__SHAPE_TEXT];
     fsdp_dtype dtype = fsdp_tensor_dtype(entry->tensor);
 
     if (source->ndim != entry->ndim ||
         memcmp(source->shape, entry->global_shape, (size_t)entry->ndim * sizeof *source->shape) != 0)
         return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s.%s' has shape %s, but %s is needed",
-                         l->reader->path, l->section, FSDP__SHOWN_NAME(source->name),
-                         fsdp__shape_text(source->ndim, source->shape, got),
-                         fsdp__shape_text(entry->ndim, entry->global_shape, wanted));
+                         l->reader->path, l->section, FSDP__SHOWN_NAME(source->name), FSDP__SHAPE_OF(source),
+                         FSDP__SHOWN_SHAPE(entry->ndim, entry->global_shape));
     if (source->dtype != dtype && !(fsdp_dtype_is_floating(source->dtype) && fsdp_dtype_is_floating(dtype)))
         return FSDP_FAIL(FSDP_FORMAT, "cannot load '%s': tensor '%s.%s' is %s, but %s is needed", l->reader->path,
                          l->section, FSDP__SHOWN_NAME(source->name), fsdp_dtype_name(source->dtype),

@@ -217,7 +217,6 @@ fsdp_status fsdp_tensor_runs(const fsdp_tensor *tensor, fsdp_box_run run, void *
 fsdp_status fsdp_tensor_set_distribution(fsdp_tensor *local, const fsdp_distribution *distribution)
 {
     int64_t offset[FSDP_MAX_DIMS], size[FSDP_MAX_DIMS];
-    char expected[FSDP__SHAPE_TEXT], actual[FSDP__SHAPE_TEXT];
     fsdp_distribution *mine;
     int local_ndim;
 
@@ -234,12 +233,11 @@ fsdp_status fsdp_tensor_set_distribution(fsdp_tensor *local, const fsdp_distribu
     local_ndim = fsdp_distribution_is_flat(distribution) ? 1 : distribution->ndim;
     if (local_ndim != local->ndim || fsdp__shape_numel(distribution->ndim, distribution->global_shape) < 0)
         return FSDP_FAIL(FSDP_INVALID, "cannot distribute a tensor of %d dimensions: its global shape %s does not fit",
-                         local->ndim, fsdp__shape_text(distribution->ndim, distribution->global_shape, expected));
+                         local->ndim, FSDP__SHOWN_SHAPE(distribution->ndim, distribution->global_shape));
     fsdp_distribution_box(distribution, distribution->mesh->coordinate, offset, size);
     if (memcmp(size, local->shape, (size_t)local->ndim * sizeof *size) != 0)
         return FSDP_FAIL(FSDP_INVALID, "cannot distribute a tensor of shape %s: this rank's piece has shape %s",
-                         fsdp__shape_text(local->ndim, local->shape, actual),
-                         fsdp__shape_text(local->ndim, size, expected));
+                         FSDP__SHAPE_OF(local), FSDP__SHOWN_SHAPE(local->ndim, size));
     FSDP__TRY_NEW(mine = fsdp__malloc(sizeof *mine));
     *mine = *distribution; /* `distribution` may be the tensor's own: copy it before that is freed */
     fsdp_mesh_ref(mine->mesh);

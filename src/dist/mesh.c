@@ -107,7 +107,6 @@ fsdp_status fsdp__mesh_make_group(fsdp_mesh *mesh, int dim)
 fsdp_status fsdp_mesh_create(fsdp_context *context, int ndim, const int64_t *shape, const char *const *names,
                              fsdp_mesh **out)
 {
-    char text[FSDP__SHAPE_TEXT];
     FSDP__SCOPED(fsdp_mesh_unref_at) fsdp_mesh *mesh = NULL;
     int64_t count;
 
@@ -120,7 +119,7 @@ fsdp_status fsdp_mesh_create(fsdp_context *context, int ndim, const int64_t *sha
     FSDP_TRY(check_sizes(ndim, shape, &count));
     if (count != fsdp_context_world_size(context))
         return FSDP_FAIL(FSDP_INVALID, "cannot make a mesh of shape %s: it has %lld ranks, and the world has %d",
-                         fsdp__shape_text(ndim, shape, text), (long long)count, fsdp_context_world_size(context));
+                         FSDP__SHOWN_SHAPE(ndim, shape), (long long)count, fsdp_context_world_size(context));
     FSDP_TRY(fsdp__mesh_new(context, ndim, shape, names, &mesh));
     for (int64_t i = 0; i < count; i++)
         mesh->ranks[i] = (int)i;

@@ -245,7 +245,6 @@ fsdp_status fsdp__mesh_join(fsdp_mesh *a, fsdp_mesh *b, fsdp_mesh **out)
 
 static fsdp_status check_cut(const fsdp_mesh *mesh, int dim, int count, const int64_t *sizes)
 {
-    char text[FSDP__SHAPE_TEXT];
     int64_t product = 1;
 
     if (count < 1 || mesh->ndim - 1 + count > FSDP_MAX_MESH_DIMS)
@@ -258,7 +257,7 @@ static fsdp_status check_cut(const fsdp_mesh *mesh, int dim, int count, const in
             product = -1;
     if (product != mesh->shape[dim])
         return FSDP_FAIL(FSDP_INVALID, "cannot unflatten dimension '%s' of a mesh into %s: it has %lld ranks",
-                         mesh->names[dim], fsdp__shape_text(count, sizes, text), (long long)mesh->shape[dim]);
+                         mesh->names[dim], FSDP__SHOWN_SHAPE(count, sizes), (long long)mesh->shape[dim]);
     return FSDP_OK;
 }
 

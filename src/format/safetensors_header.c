@@ -127,13 +127,10 @@ static fsdp_status read_offsets(const header *h, const json_t *tensor, fsdp_safe
     if ((uint64_t)end > h->data_bytes)
         return BAD_TENSOR(h, entry->name, "data_offsets [%lld, %lld] go beyond the file's %llu bytes of data",
                           (long long)begin, (long long)end, (unsigned long long)h->data_bytes);
-    if ((uint64_t)(end - begin) != entry->bytes) {
-        char text[FSDP__SHAPE_TEXT];
-
+    if ((uint64_t)(end - begin) != entry->bytes)
         return BAD_TENSOR(h, entry->name, "data_offsets [%lld, %lld] hold %lld bytes, but %s of shape %s is %zu",
                           (long long)begin, (long long)end, (long long)(end - begin), entry->dtype_name,
-                          fsdp__shape_text(entry->ndim, entry->shape, text), entry->bytes);
-    }
+                          FSDP__SHAPE_OF(entry), entry->bytes);
     entry->data = h->data + begin;
     return FSDP_OK;
 }

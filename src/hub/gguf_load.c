@@ -245,7 +245,6 @@ fsdp_status fsdp__gguf_config(const fsdp__gguf *file, fsdp_model_config *out)
 static fsdp_status check_shape(const fsdp__gguf *file, const fsdp__gguf_tensor *t, const fsdp__gguf_place *place,
                                const fsdp_state_dict_entry *entry)
 {
-    char has[FSDP__SHAPE_TEXT], wants[FSDP__SHAPE_TEXT];
     int64_t shape[FSDP_MAX_DIMS] = {0};
 
     for (int d = 0; d < entry->ndim; d++)
@@ -253,7 +252,7 @@ static fsdp_status check_shape(const fsdp__gguf *file, const fsdp__gguf_tensor *
     if (t->ndim == entry->ndim && memcmp(t->shape, shape, (size_t)t->ndim * sizeof *shape) == 0)
         return FSDP_OK;
     return FSDP_FAIL(FSDP_FORMAT, "'%s': tensor '%s' is %s, but the model needs %s", file->path, t->name,
-                     fsdp__shape_text(t->ndim, t->shape, has), fsdp__shape_text(entry->ndim, shape, wants));
+                     FSDP__SHAPE_OF(t), FSDP__SHOWN_SHAPE(entry->ndim, shape));
 }
 
 /* Gives the elements as f32. */

@@ -138,15 +138,13 @@ static bool is_of_vocabulary(const fsdp__mismatch *m, const fsdp_state_dict_entr
 bool fsdp__mismatch_fits(fsdp__mismatch *m, const fsdp_state_dict_entry *entry, const char *name, int ndim,
                          const int64_t *shape)
 {
-    char wanted[FSDP__SHAPE_TEXT], got[FSDP__SHAPE_TEXT];
-
     m->found++;
     if (ndim == entry->ndim && memcmp(shape, entry->global_shape, (size_t)ndim * sizeof *shape) == 0)
         return true;
     if (m->misshapen++ == 0)
         snprintf(m->shapes, sizeof m->shapes, "tensor '%s' has shape %s, but the model's has %s",
-                 FSDP__SHOWN_NAME(name), fsdp__shape_text(ndim, shape, got),
-                 fsdp__shape_text(entry->ndim, entry->global_shape, wanted));
+                 FSDP__SHOWN_NAME(name), FSDP__SHOWN_SHAPE(ndim, shape),
+                 FSDP__SHOWN_SHAPE(entry->ndim, entry->global_shape));
     if (is_of_vocabulary(m, entry, ndim, shape))
         m->rows = shape[0];
     else

@@ -101,12 +101,9 @@ fsdp_status fsdp__kv_cache_begin(fsdp_kv_cache *cache, const fsdp_module *model,
         return FSDP__FAIL_NULL("a call with a cache needs one: it is NULL");
     if (cache->model != model)
         return FSDP_FAIL(FSDP_INVALID, "the cache was made for another model");
-    if (tokens->ndim != 2 || tokens->shape[0] != cache->batch || tokens->shape[1] < 1) {
-        char text[FSDP__SHAPE_TEXT];
-
-        return FSDP_FAIL(FSDP_INVALID, "tokens %s do not fit a cache of %lld sequences",
-                         fsdp__shape_text(tokens->ndim, tokens->shape, text), (long long)cache->batch);
-    }
+    if (tokens->ndim != 2 || tokens->shape[0] != cache->batch || tokens->shape[1] < 1)
+        return FSDP_FAIL(FSDP_INVALID, "tokens %s do not fit a cache of %lld sequences", FSDP__SHAPE_OF(tokens),
+                         (long long)cache->batch);
     if (tokens->shape[1] > cache->capacity - cache->length)
         return FSDP_FAIL(FSDP_INVALID, "the cache holds %lld of %lld tokens: %lld more do not fit",
                          (long long)cache->length, (long long)cache->capacity, (long long)tokens->shape[1]);

@@ -72,10 +72,8 @@ static fsdp_tensor *masked(fsdp_tensor *scores, fsdp_tensor *mask)
 
 static fsdp_tensor *refuse(const char *what, const fsdp_tensor *mask, const char *must)
 {
-    char text[FSDP__SHAPE_TEXT];
-
     FSDP_FAIL(FSDP_INVALID, "%s %s must be %s, of bool or floating numbers", what,
-              fsdp__shape_text(fsdp_tensor_ndim(mask), fsdp_tensor_shape(mask), text), must);
+              FSDP__SHOWN_SHAPE(fsdp_tensor_ndim(mask), fsdp_tensor_shape(mask)), must);
     return NULL;
 }
 
@@ -156,10 +154,8 @@ static bool check_inputs(const multihead_attention *m, fsdp_tensor *const *input
     }
     for (int i = 0; i < count; i++)
         if (fsdp_tensor_ndim(inputs[i]) != 3 || fsdp_tensor_shape(inputs[i])[2] != m->embed_dim) {
-            char text[FSDP__SHAPE_TEXT];
-
             FSDP_FAIL(FSDP_INVALID, "input %s must be %s with E = %lld",
-                      fsdp__shape_text(fsdp_tensor_ndim(inputs[i]), fsdp_tensor_shape(inputs[i]), text),
+                      FSDP__SHOWN_SHAPE(fsdp_tensor_ndim(inputs[i]), fsdp_tensor_shape(inputs[i])),
                       m->batch_first ? "(N,L,E)" : "(L,N,E)", (long long)m->embed_dim);
             return false;
         }

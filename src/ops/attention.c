@@ -228,7 +228,6 @@ fsdp_tensor *fsdp_attention_packed(fsdp_tensor *qkv, int64_t head_count, int64_t
     fsdp_tensor *saved[4], *from, *out, *lse = NULL;
     attention_state state = {{0}};
     fsdp__attention_forward_args *args = &state.args;
-    char text[FSDP__SHAPE_TEXT];
     heads strides;
 
     if (!qkv || !fsdp__op_inputs("attention_packed", &qkv, 1) || !fsdp__op_same_dtype("attention_packed", &qkv, 1))
@@ -237,7 +236,7 @@ fsdp_tensor *fsdp_attention_packed(fsdp_tensor *qkv, int64_t head_count, int64_t
     if (all == 0) {
         FSDP_FAIL(FSDP_INVALID,
                   "attention_packed: input %s does not hold %lld query heads and 2 x %lld of key and value",
-                  fsdp__shape_text(qkv->ndim, qkv->shape, text), (long long)head_count, (long long)kv_heads);
+                  FSDP__SHAPE_OF(qkv), (long long)head_count, (long long)kv_heads);
         return NULL;
     }
     args->batch = qkv->shape[0], args->q_time = args->kv_time = qkv->shape[1];

@@ -271,7 +271,6 @@ static fsdp_tensor *best(fsdp_tensor *x, int64_t k, bool largest)
 static fsdp_tensor *topk(const char *op, fsdp_tensor *x, int64_t k, int dim, bool largest, fsdp_tensor **indices)
 {
     fsdp_tensor *chosen, *values;
-    char text[FSDP__SHAPE_TEXT];
 
     if (indices)
         *indices = NULL;
@@ -279,7 +278,7 @@ static fsdp_tensor *topk(const char *op, fsdp_tensor *x, int64_t k, int dim, boo
         return NULL;
     if (k > x->shape[dim] || x->shape[dim] > INT32_MAX) {
         FSDP_FAIL(FSDP_INVALID, "%s: cannot take %lld elements of dimension %d of %s", op, (long long)k, dim,
-                  fsdp__shape_text(x->ndim, x->shape, text));
+                  FSDP__SHAPE_OF(x));
         return NULL;
     }
     k = k < 0 ? x->shape[dim] : k;

@@ -28,8 +28,6 @@ bool fsdp__window_make(const char *op, const int64_t kernel[2], const int64_t st
 
 bool fsdp__window_result(const char *op, const fsdp__window *w, const fsdp_tensor *x, int64_t out[2])
 {
-    char text[FSDP__SHAPE_TEXT];
-
     if (x->shape[2] < 1 || x->shape[3] < 1 || x->shape[2] > MOST || x->shape[3] > MOST)
         return fsdp__op_bad(op, "input", "of a height and width of at least 1", x);
     for (int i = 0; i < 2; i++) {
@@ -38,7 +36,7 @@ bool fsdp__window_result(const char *op, const fsdp__window *w, const fsdp_tenso
         if (room < 0) {
             FSDP_FAIL(FSDP_INVALID, "%s: the kernel spans %lld of the %s of input %s, which has %lld with its padding",
                       op, (long long)(w->dilation[i] * (w->kernel[i] - 1) + 1), i == 0 ? "height" : "width",
-                      fsdp__shape_text(x->ndim, x->shape, text), (long long)(x->shape[2 + i] + 2 * w->padding[i]));
+                      FSDP__SHAPE_OF(x), (long long)(x->shape[2 + i] + 2 * w->padding[i]));
             return false;
         }
         out[i] = room / w->stride[i] + 1;

@@ -25,7 +25,6 @@ static void begin_op(const fsdp_tensor *input, const char *op)
 bool fsdp__op_inputs(const char *op, fsdp_tensor *const *inputs, int count)
 {
     const fsdp_tensor *first = NULL;
-    char text[FSDP__SHAPE_TEXT];
 
     for (int i = 0; i < count; i++) {
         const fsdp_tensor *input = inputs[i];
@@ -47,7 +46,7 @@ bool fsdp__op_inputs(const char *op, fsdp_tensor *const *inputs, int count)
             return false;
         if (!input->storage->data && input->storage->bytes > 0) {
             FSDP_FAIL(FSDP_STATE, "%s: input %s has no bytes now (a sharded parameter outside its module's call?)", op,
-                      fsdp__shape_text(input->ndim, input->shape, text));
+                      FSDP__SHAPE_OF(input));
             return false;
         }
     }
@@ -82,32 +81,25 @@ bool fsdp__op_same_dtype(const char *op, fsdp_tensor *const *inputs, int count)
 fsdp_tensor *fsdp__op_misfit(const char *op, const char *what, const fsdp_tensor *a, const char *other,
                              const fsdp_tensor *b)
 {
-    char left[FSDP__SHAPE_TEXT], right[FSDP__SHAPE_TEXT];
-
-    FSDP_FAIL(FSDP_INVALID, "%s: %s %s does not fit %s %s", op, what, fsdp__shape_text(a->ndim, a->shape, left), other,
-              fsdp__shape_text(b->ndim, b->shape, right));
+    FSDP_FAIL(FSDP_INVALID, "%s: %s %s does not fit %s %s", op, what, FSDP__SHAPE_OF(a), other, FSDP__SHAPE_OF(b));
     return NULL;
 }
 
 fsdp_tensor *fsdp__op_bad(const char *op, const char *what, const char *must, const fsdp_tensor *tensor)
 {
-    char text[FSDP__SHAPE_TEXT];
-
     FSDP_FAIL(FSDP_INVALID, "%s: %s must be %s, not %s %s", op, what, must, fsdp_dtype_name(tensor->dtype),
-              fsdp__shape_text(tensor->ndim, tensor->shape, text));
+              FSDP__SHAPE_OF(tensor));
     return NULL;
 }
 
 bool fsdp__op_dim(const char *op, const fsdp_tensor *tensor, int ndim, int *dim)
 {
     int given = *dim;
-    char text[FSDP__SHAPE_TEXT];
 
     *dim += given < 0 ? ndim : 0;
     if (*dim >= 0 && *dim < ndim)
         return true;
-    FSDP_FAIL(FSDP_INVALID, "%s: input %s has no dimension %d", op, fsdp__shape_text(tensor->ndim, tensor->shape, text),
-              given);
+    FSDP_FAIL(FSDP_INVALID, "%s: input %s has no dimension %d", op, FSDP__SHAPE_OF(tensor), given);
     return false;
 }
 
@@ -200,7 +192,6 @@ fsdp_status fsdp__op_check_positions(const char *op, fsdp_tensor *positions, int
     FSDP__FREED int32_t *values = NULL;
     const fsdp__documents *known;
     fsdp__documents found;
-    char text[FSDP__SHAPE_TEXT];
 
     if (positions->dtype != FSDP_I32) {
         fsdp__op_bad(op, "positions", "int32", positions);
@@ -208,7 +199,7 @@ fsdp_status fsdp__op_check_positions(const char *op, fsdp_tensor *positions, int
     }
     if (positions->ndim != 2 || positions->shape[0] != batch || positions->shape[1] != time)
         return FSDP_FAIL(FSDP_INVALID, "%s: positions %s do not fit a batch of %lld x %lld tokens", op,
-                         fsdp__shape_text(positions->ndim, positions->shape, text), (long long)batch, (long long)time);
+                         FSDP__SHAPE_OF(positions), (long long)batch, (long long)time);
     FSDP__TRY_MADE(*contiguous = fsdp__op_contiguous(positions));
     known = fsdp__tensor_documents(positions);
     *pairs = known ? known->pairs : 0;

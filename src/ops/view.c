@@ -41,7 +41,6 @@ fsdp_tensor *fsdp_flatten(fsdp_tensor *x, int start, int end)
 {
     int64_t shape[FSDP_MAX_DIMS], one = 1;
     const int64_t *from;
-    char text[FSDP__SHAPE_TEXT];
     int count;
 
     if (!x)
@@ -53,7 +52,7 @@ fsdp_tensor *fsdp_flatten(fsdp_tensor *x, int start, int end)
         return NULL;
     if (end < start) {
         FSDP_FAIL(FSDP_INVALID, "flatten: dimension %d comes after dimension %d of %s", start, end,
-                  fsdp__shape_text(x->ndim, from, text));
+                  FSDP__SHOWN_SHAPE(x->ndim, from));
         return NULL;
     }
     count = x->ndim - (end - start);
@@ -69,7 +68,6 @@ fsdp_tensor *fsdp_permute(fsdp_tensor *x, int ndim, const int *dims)
 {
     int at[FSDP_MAX_DIMS], to[FSDP_MAX_DIMS]; /* at: which dimension of x is where; to: which is wanted there */
     bool seen[FSDP_MAX_DIMS] = {false}, fits;
-    char text[FSDP__SHAPE_TEXT];
 
     if (!x || !fsdp__op_has_list("permute", ndim, dims))
         return NULL;
@@ -83,7 +81,7 @@ fsdp_tensor *fsdp_permute(fsdp_tensor *x, int ndim, const int *dims)
     }
     if (!fits) {
         FSDP_FAIL(FSDP_INVALID, "permute: the %d dimensions are not those of %s, each named once", ndim,
-                  fsdp__shape_text(x->ndim, x->shape, text));
+                  FSDP__SHAPE_OF(x));
         return NULL;
     }
     for (int d = 0; x && d < ndim; d++)
@@ -101,7 +99,6 @@ fsdp_tensor *fsdp_permute(fsdp_tensor *x, int ndim, const int *dims)
 fsdp_status fsdp_split(fsdp_tensor *x, int dim, int count, const int64_t *sizes, fsdp_tensor **parts)
 {
     int64_t at = 0, size, whole = 0, from;
-    char text[FSDP__SHAPE_TEXT];
 
     if (!parts)
         return FSDP_FAIL(FSDP_INVALID, "split: there is no place for the parts");
@@ -117,7 +114,7 @@ fsdp_status fsdp_split(fsdp_tensor *x, int dim, int count, const int64_t *sizes,
             whole = -1;
     if (count < 1 || (sizes && whole != from))
         return FSDP_FAIL(FSDP_INVALID, "split: the %d sizes do not add up to dimension %d of %s", count, dim,
-                         fsdp__shape_text(x->ndim, x->shape, text));
+                         FSDP__SHAPE_OF(x));
     size = from / count + (from % count > 0);
     for (int i = 0; i < count; i++) {
         int64_t left = from - at, length = sizes ? sizes[i] : size < left ? size : left;
@@ -179,7 +176,6 @@ static fsdp_tensor *global_expand(fsdp_tensor *x, int ndim, const int64_t *shape
 fsdp_tensor *fsdp_expand(fsdp_tensor *x, int ndim, const int64_t *shape)
 {
     int64_t sizes[FSDP_MAX_DIMS], strides[FSDP_MAX_DIMS];
-    char from[FSDP__SHAPE_TEXT], to[FSDP__SHAPE_TEXT];
     fsdp_tensor *y = NULL;
     fsdp__shape state;
     int added;
@@ -202,8 +198,8 @@ fsdp_tensor *fsdp_expand(fsdp_tensor *x, int ndim, const int64_t *shape)
         fits = sizes[d] == size || (size == 1 && sizes[d] >= 0);
     }
     if (!fits) {
-        FSDP_FAIL(FSDP_INVALID, "expand: %s cannot be repeated to %s", fsdp__shape_text(x->ndim, x->shape, from),
-                  ndim >= 0 && ndim <= FSDP_MAX_DIMS ? fsdp__shape_text(ndim, shape, to) : "so many dimensions");
+        FSDP_FAIL(FSDP_INVALID, "expand: %s cannot be repeated to %s", FSDP__SHAPE_OF(x),
+                  ndim >= 0 && ndim <= FSDP_MAX_DIMS ? FSDP__SHOWN_SHAPE(ndim, shape) : "so many dimensions");
         return NULL;
     }
     if (fsdp__tensor_create_view(x->storage, x->dtype, ndim, sizes, strides, x->offset, &y) != FSDP_OK)

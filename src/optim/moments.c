@@ -199,15 +199,13 @@ static bool has_shape(const fsdp_tensor *tensor, int ndim, const int64_t *shape)
 static fsdp_status cut_moment(const fsdp__optimizer_param *param, const fsdp_distribution *distribution,
                               fsdp_tensor **moment)
 {
-    char made_for[FSDP__SHAPE_TEXT], shape[FSDP__SHAPE_TEXT];
     fsdp_tensor *rows;
 
     if (!distribution || !has_shape(*moment, distribution->ndim, distribution->global_shape))
         return FSDP_FAIL(
             FSDP_STATE,
             "cannot optimize '%s': its shape is %s, but its state was made for shape %s: make a new optimizer",
-            param->name, fsdp__shape_text(param->tensor->ndim, param->tensor->shape, shape),
-            fsdp__shape_text((*moment)->ndim, (*moment)->shape, made_for));
+            param->name, FSDP__SHAPE_OF(param->tensor), FSDP__SHAPE_OF(*moment));
     FSDP_TRY(fsdp_distribute_tensor(*moment, distribution->mesh, distribution->placements, &rows));
     fsdp_tensor_unref(*moment);
     *moment = rows;

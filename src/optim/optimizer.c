@@ -141,8 +141,6 @@ fsdp_status fsdp__optimizer_check(const fsdp_optimizer *optimizer, const char *w
 
 fsdp_status fsdp__optimizer_check_param(const char *name, const fsdp_tensor *tensor)
 {
-    char text[FSDP__SHAPE_TEXT];
-
     if (fsdp_device_is_meta(fsdp_tensor_device(tensor)))
         return FSDP_FAIL(FSDP_STATE, "cannot optimize '%s': it is on the meta device; materialize the module first",
                          name);
@@ -157,7 +155,7 @@ fsdp_status fsdp__optimizer_check_param(const char *name, const fsdp_tensor *ten
                          fsdp_dtype_name(fsdp_tensor_dtype(tensor)));
     if (!fsdp_tensor_is_contiguous(tensor))
         return FSDP_FAIL(FSDP_UNSUPPORTED, "cannot optimize '%s': its shape %s is not contiguous", name,
-                         fsdp__shape_text(tensor->ndim, tensor->shape, text));
+                         FSDP__SHAPE_OF(tensor));
     return FSDP_OK;
 }
 

@@ -267,8 +267,6 @@ static fsdp_status check_step(const fsdp_state_dict *state, const fsdp__optimize
 static fsdp_status check_moments(const fsdp_state_dict *state, const fsdp__optimizer_param *param,
                                  const fsdp__optimizer_part parts[FSDP__OPTIMIZER_PARTS])
 {
-    char got[FSDP__SHAPE_TEXT], wanted[FSDP__SHAPE_TEXT];
-
     for (int p = 0; p < FSDP__OPTIMIZER_PARTS; p++) {
         const fsdp_state_dict_entry *entry = NULL;
         const fsdp_tensor *own = param->tensor;
@@ -281,8 +279,7 @@ static fsdp_status check_moments(const fsdp_state_dict *state, const fsdp__optim
             (entry->tensor->ndim != ndim || memcmp(entry->tensor->shape, shape, (size_t)ndim * sizeof *shape) != 0))
             return FSDP_FAIL(FSDP_INVALID,
                              "cannot load '%s': it has shape %s, but this rank's part of the parameter has shape %s",
-                             entry->name, fsdp__shape_text(entry->tensor->ndim, entry->tensor->shape, got),
-                             fsdp__shape_text(ndim, shape, wanted));
+                             entry->name, FSDP__SHAPE_OF(entry->tensor), FSDP__SHOWN_SHAPE(ndim, shape));
         if (entry && fsdp_device_is_meta(entry->tensor->storage->device) && !fsdp_device_is_meta(own->storage->device))
             return FSDP_FAIL(FSDP_INVALID, "cannot load '%s': it is on the meta device, but the parameter is on %s",
                              entry->name, fsdp_device_name(own->storage->device));

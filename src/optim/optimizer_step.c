@@ -15,8 +15,6 @@
 
 fsdp_status fsdp__optimizer_grad(const fsdp__optimizer_param *param, fsdp_tensor **grad)
 {
-    char shape[FSDP__SHAPE_TEXT], expected[FSDP__SHAPE_TEXT];
-
     *grad = fsdp_tensor_grad(param->tensor);
     if (!*grad)
         return FSDP_OK;
@@ -25,8 +23,8 @@ fsdp_status fsdp__optimizer_grad(const fsdp__optimizer_param *param, fsdp_tensor
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "cannot optimize '%s' of shape %s: its gradient of shape %s and dtype %s is not contiguous, "
                          "floating and of the same shape",
-                         param->name, fsdp__shape_text(param->tensor->ndim, param->tensor->shape, expected),
-                         fsdp__shape_text((*grad)->ndim, (*grad)->shape, shape), fsdp_dtype_name((*grad)->dtype));
+                         param->name, FSDP__SHAPE_OF(param->tensor), FSDP__SHAPE_OF(*grad),
+                         fsdp_dtype_name((*grad)->dtype));
     if (fsdp_tensor_numel(*grad) > 0 && (!fsdp_tensor_data(*grad) || !fsdp__tensor_has_bytes(param->tensor)))
         return FSDP_FAIL(FSDP_STATE, "cannot optimize '%s': %s has no bytes now", param->name,
                          fsdp_tensor_data(*grad) ? "it" : "its gradient");

@@ -77,14 +77,12 @@ static fsdp_status leaf_gradients(fsdp__node *node, int i, bool conv1d, fsdp_ten
 /* Makes `*dim` one of the dimensions from 0 on; the last one cannot be cut, since products add it up. */
 static bool find_dim(const fsdp__op *op, const fsdp_tensor *x, int *dim)
 {
-    char text[FSDP__SHAPE_TEXT];
-
     if (!fsdp__op_dim(op->name, x, x->ndim, dim))
         return false;
     if (*dim < x->ndim - 1)
         return true;
     FSDP_FAIL(FSDP_INVALID, "%s: dimension %d of %s is the last: an asynchronous style needs another one that is cut",
-              op->name, *dim, fsdp__shape_text(x->ndim, x->shape, text));
+              op->name, *dim, FSDP__SHAPE_OF(x));
     return false;
 }
 

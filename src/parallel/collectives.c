@@ -30,7 +30,6 @@ static bool is_part(const fsdp__op *op, const fsdp_tensor *x, int *dim, int64_t 
 {
     int64_t start, length;
     int rank, size;
-    char text[FSDP__SHAPE_TEXT];
 
     if (!fsdp__op_dim(op->name, x, x->ndim, dim))
         return false;
@@ -41,8 +40,8 @@ static bool is_part(const fsdp__op *op, const fsdp_tensor *x, int *dim, int64_t 
         return true;
     FSDP_FAIL(FSDP_INVALID,
               "%s: %s is not what rank %d of %d in group '%s' holds of a dimension %d of %lld: it would be %lld",
-              op->name, fsdp__shape_text(x->ndim, x->shape, text), rank, size, fsdp_process_group_name(group), *dim,
-              (long long)whole, (long long)length);
+              op->name, FSDP__SHAPE_OF(x), rank, size, fsdp_process_group_name(group), *dim, (long long)whole,
+              (long long)length);
     return false;
 }
 

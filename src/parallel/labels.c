@@ -22,11 +22,9 @@ static int ndim_of(const fsdp__global_call *call, int input)
 
 static fsdp_status misfit(const fsdp__global_call *call, int a, int b)
 {
-    char left[FSDP__SHAPE_TEXT], right[FSDP__SHAPE_TEXT];
-
     return FSDP_FAIL(FSDP_INVALID, "%s: distributed tensors %s and %s do not fit", call->name,
-                     fsdp__shape_text(ndim_of(call, a), shape_of(call, a), left),
-                     fsdp__shape_text(ndim_of(call, b), shape_of(call, b), right));
+                     FSDP__SHOWN_SHAPE(ndim_of(call, a), shape_of(call, a)),
+                     FSDP__SHOWN_SHAPE(ndim_of(call, b), shape_of(call, b)));
 }
 
 /* Adds a dimension to the result. */
@@ -179,12 +177,10 @@ static fsdp_status slice(fsdp__global_call *call, fsdp__labels *l)
     label_first(call, l);
     if (dim < 0 || dim >= l->count || call->sizes[0] < 0 || call->sizes[1] < 0 ||
         call->sizes[0] > shape_of(call, 0)[dim] - call->sizes[1]) {
-        char text[FSDP__SHAPE_TEXT];
-
         return FSDP_FAIL(FSDP_INVALID,
                          "slice: elements %lld to %lld of dimension %d are not in a distributed tensor %s",
                          (long long)call->sizes[0], (long long)(call->sizes[0] + call->sizes[1]), dim,
-                         fsdp__shape_text(l->count, shape_of(call, 0), text));
+                         FSDP__SHOWN_SHAPE(l->count, shape_of(call, 0)));
     }
     size = shape_of(call, 0)[dim];
     l->whole[dim] = call->sizes[1] != size;
@@ -271,7 +267,6 @@ static fsdp_status loss(const fsdp__global_call *call, fsdp__labels *l)
 static fsdp_status complete_sizes(fsdp__global_call *call)
 {
     int64_t whole = fsdp__shape_numel(ndim_of(call, 0), shape_of(call, 0)), known = 1;
-    char from[FSDP__SHAPE_TEXT], to[FSDP__SHAPE_TEXT];
     int open = -1;
 
     for (int d = 0; d < call->ndim && call->ndim <= FSDP_MAX_DIMS; d++) {
@@ -284,8 +279,8 @@ static fsdp_status complete_sizes(fsdp__global_call *call)
         call->sizes[open] = whole / known;
     if (call->ndim < 0 || call->ndim > FSDP_MAX_DIMS || fsdp__shape_numel(call->ndim, call->sizes) != whole)
         return FSDP_FAIL(FSDP_INVALID, "reshape: a distributed tensor %s cannot become %s",
-                         fsdp__shape_text(ndim_of(call, 0), shape_of(call, 0), from),
-                         call->ndim >= 0 && call->ndim <= FSDP_MAX_DIMS ? fsdp__shape_text(call->ndim, call->sizes, to)
+                         FSDP__SHOWN_SHAPE(ndim_of(call, 0), shape_of(call, 0)),
+                         call->ndim >= 0 && call->ndim <= FSDP_MAX_DIMS ? FSDP__SHOWN_SHAPE(call->ndim, call->sizes)
                                                                         : "so many dimensions");
     return FSDP_OK;
 }

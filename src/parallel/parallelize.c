@@ -108,11 +108,11 @@ static fsdp_status print_parameters(void *arg, fsdp_module *module, const char *
         const fsdp__parameter_slot *slot = &module->parts->parameters[i];
         const fsdp_tensor *t = *slot->slot;
         const fsdp_distribution *d = t ? fsdp_tensor_distribution(t) : NULL;
-        char text[FSDP__SHAPE_TEXT], placed[FSDP__PLACEMENTS_TEXT];
+        char placed[FSDP__PLACEMENTS_TEXT];
 
         if (t)
             fprintf(arg, "'%s%s%s' of shape %s%s%s, %s, %s\n", name, *name ? "." : "", slot->name,
-                    fsdp__shape_text(t->ndim, d ? d->global_shape : t->shape, text), d ? " as " : "",
+                    FSDP__SHOWN_SHAPE(t->ndim, d ? d->global_shape : t->shape), d ? " as " : "",
                     d ? fsdp__placements_text(d->placements, d->placement_count, placed) : "",
                     fsdp_dtype_name(t->dtype), fsdp_tensor_requires_grad(t) ? "trained" : "frozen");
     }

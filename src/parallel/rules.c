@@ -178,7 +178,7 @@ static fsdp_status read_input(plan *p, int i)
 {
     const fsdp_tensor *input = p->call->inputs[i];
     const fsdp_distribution *d = input ? fsdp_tensor_distribution(input) : NULL;
-    char text[FSDP__SHAPE_TEXT], own[FSDP__MESH_TEXT], theirs[FSDP__MESH_TEXT];
+    char own[FSDP__MESH_TEXT], theirs[FSDP__MESH_TEXT];
 
     for (int m = 0; m < p->result.placement_count; m++)
         p->from[i][m] = d ? d->placements[m] : replicate;
@@ -187,7 +187,7 @@ static fsdp_status read_input(plan *p, int i)
     if (!d && fsdp_tensor_numel(input) != 1)
         return FSDP_FAIL(FSDP_INVALID,
                          "%s: input %d %s is a plain tensor beside a distributed one: distribute it (fsdp_from_local)",
-                         p->call->name, i, fsdp__shape_text(input->ndim, input->shape, text));
+                         p->call->name, i, FSDP__SHAPE_OF(input));
     if (d && !fsdp_mesh_equal(d->mesh, p->result.mesh))
         return FSDP_FAIL(FSDP_INVALID, "%s: input %d is distributed over mesh %s, and the others over %s",
                          p->call->name, i, fsdp__mesh_text(d->mesh, own), fsdp__mesh_text(p->result.mesh, theirs));

@@ -85,13 +85,11 @@ typedef struct loading {
 
 static fsdp_status check_entry(const fsdp_state_dict_entry *to, const fsdp_state_dict_entry *from, bool parts)
 {
-    char wanted[FSDP__SHAPE_TEXT], got[FSDP__SHAPE_TEXT];
-
     if (from->ndim != to->ndim ||
         memcmp(from->global_shape, to->global_shape, (size_t)to->ndim * sizeof *to->global_shape) != 0)
         return FSDP_FAIL(FSDP_INVALID, "cannot load '%s': it has shape %s, but shape %s is needed", to->name,
-                         fsdp__shape_text(from->ndim, from->global_shape, got),
-                         fsdp__shape_text(to->ndim, to->global_shape, wanted));
+                         FSDP__SHOWN_SHAPE(from->ndim, from->global_shape),
+                         FSDP__SHOWN_SHAPE(to->ndim, to->global_shape));
     if (!parts && fsdp_tensor_numel(from->tensor) != fsdp__shape_numel(from->ndim, from->global_shape))
         return FSDP_FAIL(FSDP_INVALID, "cannot load '%s' from a part of it: gather the state dict first", to->name);
     if (fsdp_dtype_is_floating(fsdp_tensor_dtype(from->tensor)) !=

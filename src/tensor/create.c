@@ -74,10 +74,9 @@ fsdp_tensor *fsdp_eye(fsdp_device *device, fsdp_dtype dtype, int64_t n)
 {
     const int64_t shape[] = {n, n};
     int64_t numel = fsdp__shape_numel(2, shape), *values;
-    char text[FSDP__SHAPE_TEXT];
 
     if (numel < 0) {
-        FSDP_FAIL(FSDP_INVALID, "eye: shape %s", fsdp__shape_text(2, shape, text));
+        FSDP_FAIL(FSDP_INVALID, "eye: shape %s", FSDP__SHOWN_SHAPE(2, shape));
         return NULL;
     }
     values = fsdp__calloc((size_t)numel + 1, sizeof *values);

@@ -216,14 +216,14 @@ static void put_suffixes(printer *p, const fsdp_tensor *tensor, int indent)
 {
     bool meta = fsdp_device_is_meta(tensor->storage->device), empty = fsdp_tensor_numel(tensor) == 0;
     bool usual = p->dtype == FSDP_F32 || (!meta && !empty && (p->dtype == FSDP_I64 || p->dtype == FSDP_BOOL));
-    char shape[FSDP__SHAPE_TEXT], text[FSDP__SHAPE_TEXT + 16];
+    char text[FSDP__SHAPE_TEXT + 16];
 
     if (meta) {
         snprintf(text, sizeof text, "device='%s'", fsdp_device_name(tensor->storage->device));
         put_suffix(p, indent, text);
     }
     if (meta || (empty && p->ndim != 1)) {
-        snprintf(text, sizeof text, "size=%s", fsdp__shape_text(p->ndim, tensor->shape, shape));
+        snprintf(text, sizeof text, "size=%s", FSDP__SHOWN_SHAPE(p->ndim, tensor->shape));
         put_suffix(p, indent, text);
     }
     if (!usual) {

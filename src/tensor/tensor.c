@@ -10,8 +10,6 @@
 /* Computes numel, after checking everything that a caller can get wrong. */
 static fsdp_status check_shape(const char *what, fsdp_dtype dtype, int ndim, const int64_t *shape, int64_t *numel)
 {
-    char text[FSDP__SHAPE_TEXT];
-
     if (fsdp_dtype_size(dtype) == 0)
         return FSDP_FAIL(FSDP_INVALID, "cannot create a %s: unknown dtype %d", what, (int)dtype);
     if (ndim < 0 || ndim > FSDP_MAX_DIMS)
@@ -21,7 +19,7 @@ static fsdp_status check_shape(const char *what, fsdp_dtype dtype, int ndim, con
         return FSDP_FAIL(FSDP_INVALID, "cannot create a %s of %d dimensions: the shape is NULL", what, ndim);
     *numel = fsdp__shape_numel(ndim, shape);
     if (*numel < 0 || *numel > INT64_MAX / (int64_t)fsdp_dtype_size(dtype))
-        return FSDP_FAIL(FSDP_INVALID, "cannot create a %s of shape %s: %s", what, fsdp__shape_text(ndim, shape, text),
+        return FSDP_FAIL(FSDP_INVALID, "cannot create a %s of shape %s: %s", what, FSDP__SHOWN_SHAPE(ndim, shape),
                          *numel < 0 ? "sizes are negative or too large" : "too many bytes");
     return FSDP_OK;
 }
@@ -43,14 +41,13 @@ static fsdp_status check_bounds(const fsdp__storage *storage, const fsdp_tensor 
 {
     int64_t capacity = (int64_t)(storage->bytes / fsdp_dtype_size(view->dtype));
     int64_t extent = numel == 0 ? 0 : view_extent(view->ndim, view->shape, view->strides);
-    char text[FSDP__SHAPE_TEXT];
 
     if (numel == 0 && view->offset >= 0) /* the view reaches nothing, wherever it begins */
         return FSDP_OK;
     if (view->offset < 0 || extent < 0 || extent > capacity || view->offset > capacity - extent)
         return FSDP_FAIL(FSDP_INVALID,
                          "cannot create a view of shape %s at element %lld: it leaves the %lld elements of the storage",
-                         fsdp__shape_text(view->ndim, view->shape, text), (long long)view->offset, (long long)capacity);
+                         FSDP__SHAPE_OF(view), (long long)view->offset, (long long)capacity);
     return FSDP_OK;
 }
 
@@ -101,7 +98,6 @@ fsdp_status fsdp_tensor_create(fsdp_device *device, fsdp_dtype dtype, int ndim, 
 {
     fsdp_status status;
     FSDP__SCOPED(fsdp__storage_unref_at) fsdp__storage *storage = NULL;
-    char text[FSDP__SHAPE_TEXT];
     int64_t numel;
 
     if (!out)
@@ -113,7 +109,7 @@ fsdp_status fsdp_tensor_create(fsdp_device *device, fsdp_dtype dtype, int ndim, 
     FSDP_TRY(check_shape("tensor", dtype, ndim, shape, &numel));
     status = fsdp__storage_create(device, (size_t)numel * fsdp_dtype_size(dtype), kind, true, &storage);
     if (status != FSDP_OK)
-        return fsdp_fail_prefix(status, "cannot create a tensor of shape %s", fsdp__shape_text(ndim, shape, text));
+        return fsdp_fail_prefix(status, "cannot create a tensor of shape %s", FSDP__SHOWN_SHAPE(ndim, shape));
     return fsdp__tensor_create_view(storage, dtype, ndim, shape, NULL, 0, out);
 }
 

@@ -186,6 +186,9 @@ bool fsdp__shape_equal(const fsdp_tensor *a, const fsdp_tensor *b);
 /* Writes "(2, 3)" into `text` and returns `text`. */
 #define FSDP__SHAPE_TEXT 128
 const char *fsdp__shape_text(int ndim, const int64_t *shape, char text[FSDP__SHAPE_TEXT]);
+/* Write a shape, or a tensor's, for a message: the text stays until the end of the block that the call stands in. */
+#define FSDP__SHOWN_SHAPE(ndim, shape) fsdp__shape_text((ndim), (shape), (char[FSDP__SHAPE_TEXT]){0})
+#define FSDP__SHAPE_OF(tensor) FSDP__SHOWN_SHAPE((tensor)->ndim, (tensor)->shape)
 
 /* Make views without autograd (tensor_view.c); the caller owns `*out`. Errors name the shapes. */
 fsdp_status fsdp__view_reshape(const fsdp_tensor *tensor, int ndim, const int64_t *shape, fsdp_tensor **out);

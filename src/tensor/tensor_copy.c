@@ -11,24 +11,20 @@
 /* Returns FSDP_STATE while the bytes of a tensor that has elements are dropped. */
 static fsdp_status check_bytes(const fsdp_tensor *tensor, const char *what)
 {
-    char text[FSDP__SHAPE_TEXT];
-
     FSDP_TRY(fsdp__storage_bring(tensor->storage));
     if (!tensor->storage->data && fsdp_tensor_numel(tensor) > 0)
         return FSDP_FAIL(FSDP_STATE, "cannot %s a tensor of shape %s: its storage has dropped its bytes", what,
-                         fsdp__shape_text(tensor->ndim, tensor->shape, text));
+                         FSDP__SHAPE_OF(tensor));
     return FSDP_OK;
 }
 
 /* Refuses an expanded tensor, where two indices are one element: the result of a write would depend on the order. */
 static fsdp_status check_writable(const fsdp_tensor *tensor, const char *what)
 {
-    char text[FSDP__SHAPE_TEXT];
-
     for (int d = 0; d < tensor->ndim; d++)
         if (tensor->shape[d] > 1 && tensor->strides[d] == 0)
             return FSDP_FAIL(FSDP_INVALID, "cannot %s a tensor of shape %s: dimension %d repeats its elements", what,
-                             fsdp__shape_text(tensor->ndim, tensor->shape, text), d);
+                             FSDP__SHAPE_OF(tensor), d);
     return check_bytes(tensor, what);
 }
 
@@ -39,11 +35,8 @@ static fsdp_status launch_copy(fsdp_device *device, const fsdp__copy_args *args)
 
 static fsdp_status check_copy(const fsdp_tensor *dst, const fsdp_tensor *src)
 {
-    char to[FSDP__SHAPE_TEXT], from[FSDP__SHAPE_TEXT];
-
     if (!fsdp__shape_equal(dst, src))
-        return FSDP_FAIL(FSDP_INVALID, "cannot copy shape %s to shape %s",
-                         fsdp__shape_text(src->ndim, src->shape, from), fsdp__shape_text(dst->ndim, dst->shape, to));
+        return FSDP_FAIL(FSDP_INVALID, "cannot copy shape %s to shape %s", FSDP__SHAPE_OF(src), FSDP__SHAPE_OF(dst));
     if (dst->storage->device != src->storage->device)
         return FSDP_FAIL(FSDP_INVALID, "cannot copy from device '%s' to device '%s'%s",
                          fsdp_device_name(src->storage->device), fsdp_device_name(dst->storage->device),
@@ -82,7 +75,6 @@ static fsdp_status check_overlap(const fsdp_tensor *dst, const fsdp_tensor *src,
 {
     int64_t to_size = (int64_t)fsdp_dtype_size(dst->dtype), from_size = (int64_t)fsdp_dtype_size(src->dtype);
     int64_t numel = fsdp_tensor_numel(dst), to = dst->offset * to_size, from = src->offset * from_size;
-    char to_text[FSDP__SHAPE_TEXT], from_text[FSDP__SHAPE_TEXT];
 
     *same = false;
     if (dst->storage != src->storage || numel == 0 || !is_dense(dst) || !is_dense(src) ||
@@ -94,8 +86,7 @@ static fsdp_status check_overlap(const fsdp_tensor *dst, const fsdp_tensor *src,
     return FSDP_FAIL(FSDP_INVALID,
                      "cannot copy shape %s from element %lld of a storage to shape %s at element %lld of it: the two "
                      "overlap; copy the first to a tensor of its own, and from there",
-                     fsdp__shape_text(src->ndim, src->shape, from_text), (long long)src->offset,
-                     fsdp__shape_text(dst->ndim, dst->shape, to_text), (long long)dst->offset);
+                     FSDP__SHAPE_OF(src), (long long)src->offset, FSDP__SHAPE_OF(dst), (long long)dst->offset);
 }
 
 fsdp_status fsdp__tensor_copy(fsdp_tensor *dst, const fsdp_tensor *src, bool accumulate)
@@ -259,8 +250,6 @@ static fsdp_status copy_host(const fsdp_tensor *tensor, fsdp_dtype dtype, void *
 
 fsdp_status fsdp_tensor_read(const fsdp_tensor *tensor, fsdp_dtype dtype, void *data)
 {
-    char text[FSDP__SHAPE_TEXT];
-
     if (!tensor)
         return FSDP__FAIL_NULL("cannot read a tensor: tensor and dtype are required");
     if (fsdp_dtype_size(dtype) == 0)
@@ -269,7 +258,7 @@ fsdp_status fsdp_tensor_read(const fsdp_tensor *tensor, fsdp_dtype dtype, void *
         return FSDP_OK;
     if (fsdp_device_is_meta(tensor->storage->device))
         return FSDP_FAIL(FSDP_INVALID, "cannot read a tensor of shape %s: a meta tensor has no bytes",
-                         fsdp__shape_text(tensor->ndim, tensor->shape, text));
+                         FSDP__SHAPE_OF(tensor));
     if (!data)
         return FSDP_FAIL(FSDP_INVALID, "cannot read a tensor: there is no place for its elements");
     FSDP_TRY(check_bytes(tensor, "read"));
@@ -395,15 +384,12 @@ fsdp_status fsdp_tensor_write(fsdp_tensor *tensor, fsdp_dtype dtype, const void 
 
 fsdp_status fsdp_tensor_item(const fsdp_tensor *tensor, double *out)
 {
-    char text[FSDP__SHAPE_TEXT];
-
     if (!tensor)
         return FSDP__FAIL_NULL("cannot read an item: tensor and out are required");
     if (!out)
         return FSDP_FAIL(FSDP_INVALID, "cannot read an item: tensor and out are required");
     if (fsdp_tensor_numel(tensor) != 1)
-        return FSDP_FAIL(FSDP_INVALID, "cannot read a tensor of shape %s as one item",
-                         fsdp__shape_text(tensor->ndim, tensor->shape, text));
+        return FSDP_FAIL(FSDP_INVALID, "cannot read a tensor of shape %s as one item", FSDP__SHAPE_OF(tensor));
     if (fsdp_dtype_is_floating(tensor->dtype)) {
         float value = 0;
         FSDP_TRY(fsdp_tensor_read(tensor, FSDP_F32, &value));

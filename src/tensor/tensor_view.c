@@ -6,12 +6,11 @@
 static fsdp_status check_dim(const fsdp_tensor *tensor, const char *what, int *dim)
 {
     int given = *dim;
-    char text[FSDP__SHAPE_TEXT];
 
     *dim += given < 0 ? tensor->ndim : 0;
     if (*dim < 0 || *dim >= tensor->ndim)
         return FSDP_FAIL(FSDP_INVALID, "cannot %s dimension %d of a tensor of shape %s", what, given,
-                         fsdp__shape_text(tensor->ndim, tensor->shape, text));
+                         FSDP__SHAPE_OF(tensor));
     return FSDP_OK;
 }
 
@@ -20,7 +19,6 @@ static fsdp_status infer_shape(const fsdp_tensor *tensor, int ndim, const int64_
 {
     int64_t numel = fsdp_tensor_numel(tensor), known;
     int unknown = -1;
-    char from[FSDP__SHAPE_TEXT], to[FSDP__SHAPE_TEXT];
 
     for (int d = 0; d < ndim; d++) {
         out[d] = shape[d];
@@ -36,7 +34,7 @@ static fsdp_status infer_shape(const fsdp_tensor *tensor, int ndim, const int64_
     }
     if (known != numel || (unknown >= 0 && numel == 0 && out[unknown] != 0))
         return FSDP_FAIL(FSDP_INVALID, "cannot reshape %s to %s: the number of elements differs",
-                         fsdp__shape_text(tensor->ndim, tensor->shape, from), fsdp__shape_text(ndim, shape, to));
+                         FSDP__SHAPE_OF(tensor), FSDP__SHOWN_SHAPE(ndim, shape));
     return FSDP_OK;
 }
 
@@ -74,15 +72,14 @@ static bool view_strides(const fsdp_tensor *tensor, int ndim, const int64_t *sha
 fsdp_status fsdp__view_reshape(const fsdp_tensor *tensor, int ndim, const int64_t *shape, fsdp_tensor **out)
 {
     int64_t sizes[FSDP_MAX_DIMS], strides[FSDP_MAX_DIMS];
-    char from[FSDP__SHAPE_TEXT], to[FSDP__SHAPE_TEXT], by[FSDP__SHAPE_TEXT];
 
     if (ndim < 0 || ndim > FSDP_MAX_DIMS)
         return FSDP_FAIL(FSDP_INVALID, "cannot reshape to %d dimensions: 0 to %d are possible", ndim, FSDP_MAX_DIMS);
     FSDP_TRY(infer_shape(tensor, ndim, shape, sizes));
     if (!view_strides(tensor, ndim, sizes, strides))
         return FSDP_FAIL(FSDP_INVALID, "cannot view %s with strides %s as %s: make it contiguous first",
-                         fsdp__shape_text(tensor->ndim, tensor->shape, from),
-                         fsdp__shape_text(tensor->ndim, tensor->strides, by), fsdp__shape_text(ndim, shape, to));
+                         FSDP__SHAPE_OF(tensor), FSDP__SHOWN_SHAPE(tensor->ndim, tensor->strides),
+                         FSDP__SHOWN_SHAPE(ndim, shape));
     return fsdp__tensor_create_view(tensor->storage, tensor->dtype, ndim, sizes, strides, tensor->offset, out);
 }
 
@@ -104,12 +101,11 @@ fsdp_status fsdp__view_transpose(const fsdp_tensor *tensor, int dim0, int dim1, 
 fsdp_status fsdp__view_narrow(const fsdp_tensor *tensor, int dim, int64_t start, int64_t length, fsdp_tensor **out)
 {
     int64_t shape[FSDP_MAX_DIMS], offset;
-    char text[FSDP__SHAPE_TEXT];
 
     FSDP_TRY(check_dim(tensor, "narrow", &dim));
     if (start < 0 || length < 0 || start > tensor->shape[dim] || length > tensor->shape[dim] - start)
         return FSDP_FAIL(FSDP_INVALID, "cannot narrow dimension %d of %s to %lld elements from %lld", dim,
-                         fsdp__shape_text(tensor->ndim, tensor->shape, text), (long long)length, (long long)start);
+                         FSDP__SHAPE_OF(tensor), (long long)length, (long long)start);
     memcpy(shape, tensor->shape, sizeof shape);
     shape[dim] = length;
     /* Without elements nothing is read, but stay inside the storage. */

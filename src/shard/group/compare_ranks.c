@@ -12,10 +12,10 @@ void fsdp__write_parameters(FILE *text, const fsdp__param_group *group)
     for (int64_t i = 0; i < group->param_count; i++) {
         const fsdp__param *p = &group->params[i];
         const fsdp_distribution *d = fsdp_tensor_distribution(p->sharded);
-        char shape[FSDP__SHAPE_TEXT], name[256], mesh[FSDP__MESH_TEXT], placements[FSDP__PLACEMENTS_TEXT];
+        char name[256], mesh[FSDP__MESH_TEXT], placements[FSDP__PLACEMENTS_TEXT];
 
         fprintf(text, "parameter %s: %s %s", fsdp__param_text(p, name, sizeof name), fsdp_dtype_name(p->orig_dtype),
-                fsdp__shape_text(d ? d->ndim : p->sharded->ndim, d ? d->global_shape : p->sharded->shape, shape));
+                FSDP__SHOWN_SHAPE(d ? d->ndim : p->sharded->ndim, d ? d->global_shape : p->sharded->shape));
         if (p->dim > 0)
             fprintf(text, ", sharded in dimension %d", p->dim);
         if (p->parallel)
