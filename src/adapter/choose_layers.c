@@ -66,11 +66,9 @@ const char *fsdp__adapter_shared_with(const fsdp_named_modules *all, const fsdp_
 static fsdp_status check_whole(const fsdp_named_module *m)
 {
     const fsdp_distribution *d = fsdp_tensor_distribution(fsdp__layer_weight_field(m->module));
-    char placements[FSDP__PLACEMENTS_TEXT], mesh[FSDP__MESH_TEXT];
 
     return d ? FSDP_FAIL(FSDP_STATE, "cannot adapt '%s': it is cut already, as %s over mesh %s: add the adapter before",
-                         m->name, fsdp__placements_text(d->placements, d->placement_count, placements),
-                         fsdp__mesh_text(d->mesh, mesh))
+                         m->name, FSDP__PLACEMENTS(d->placements, d->placement_count), FSDP__MESH(d->mesh))
              : FSDP_OK;
 }
 

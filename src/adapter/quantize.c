@@ -22,7 +22,6 @@ static fsdp_status check_module(const fsdp_named_module *m)
 
 static fsdp_status check_layer(const fsdp_named_module *m)
 {
-    char placements[FSDP__PLACEMENTS_TEXT], mesh[FSDP__MESH_TEXT];
     const fsdp_distribution *d;
 
     if (fsdp__layer_code_of(m->module)->weight.code)
@@ -32,8 +31,7 @@ static fsdp_status check_layer(const fsdp_named_module *m)
         return FSDP_FAIL(FSDP_UNSUPPORTED,
                          "cannot quantize '%s': it is cut already, as %s over mesh %s: tensor parallel and weights in "
                          "fewer bits cannot be combined",
-                         m->name, fsdp__placements_text(d->placements, d->placement_count, placements),
-                         fsdp__mesh_text(d->mesh, mesh));
+                         m->name, FSDP__PLACEMENTS(d->placements, d->placement_count), FSDP__MESH(d->mesh));
     if (!fsdp_device_is_meta(fsdp_tensor_device(fsdp__layer_weight_field(m->module))))
         return FSDP_FAIL(FSDP_STATE, "cannot quantize '%s': it has values: quantize while it is on the meta device",
                          m->name);

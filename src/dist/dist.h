@@ -70,9 +70,11 @@ int fsdp__flat_dim(const fsdp_placement *placements, int count);
 #define FSDP__PLACEMENTS_TEXT 512
 /* Writes placements as PyTorch prints them: "(_StridedShard(dim=0, sf=2), Shard(dim=0))". Returns `text`. */
 const char *fsdp__placements_text(const fsdp_placement *placements, int count, char text[FSDP__PLACEMENTS_TEXT]);
+#define FSDP__PLACEMENTS(list, count) fsdp__placements_text((list), (count), (char[FSDP__PLACEMENTS_TEXT]){0})
 #define FSDP__MESH_TEXT 256
 /* Writes the dimensions of a mesh: "(dp=2, tp=4)". Returns `text`. */
 const char *fsdp__mesh_text(const fsdp_mesh *mesh, char text[FSDP__MESH_TEXT]);
+#define FSDP__MESH(mesh) fsdp__mesh_text((mesh), (char[FSDP__MESH_TEXT]){0})
 
 /* ---- distribution.c ---- */
 

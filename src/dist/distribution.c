@@ -48,7 +48,6 @@ static fsdp_status check_kind(const fsdp_mesh *mesh, const fsdp_placement *p, in
 static fsdp_status check_segments(const fsdp_mesh *mesh, const fsdp_placement *placements, int i, const int64_t *shape)
 {
     const fsdp_placement *p = &placements[i];
-    char text[FSDP__PLACEMENTS_TEXT];
     int64_t sum = 0;
     bool fits = p->segment_count >= 0 && p->segment_count <= FSDP_MAX_SEGMENTS;
 
@@ -63,8 +62,7 @@ static fsdp_status check_segments(const fsdp_mesh *mesh, const fsdp_placement *p
         return FSDP_FAIL(FSDP_INVALID,
                          "%s on mesh dimension '%s': the segments are %lld long together, and dimension %d of the "
                          "tensor is %lld",
-                         fsdp__placements_text(p, 1, text), mesh->names[i], (long long)sum, p->dim,
-                         (long long)shape[p->dim]);
+                         FSDP__PLACEMENTS(p, 1), mesh->names[i], (long long)sum, p->dim, (long long)shape[p->dim]);
     return FSDP_OK;
 }
 
@@ -72,8 +70,6 @@ static fsdp_status check_segments(const fsdp_mesh *mesh, const fsdp_placement *p
  */
 static fsdp_status check_first_cut(const fsdp_mesh *mesh, const fsdp_placement *placements, const int *order, int k)
 {
-    char text[FSDP__PLACEMENTS_TEXT];
-
     for (int j = 0; j < mesh->ndim; j++) {
         const fsdp_placement *p = &placements[order[k]], *other = &placements[order[j]];
 
@@ -82,14 +78,14 @@ static fsdp_status check_first_cut(const fsdp_mesh *mesh, const fsdp_placement *
         if (other->segment_count > 0)
             return FSDP_FAIL(FSDP_INVALID,
                              "placements %s: both '%s' and '%s' have segments: one mesh dimension can have them",
-                             fsdp__placements_text(placements, mesh->ndim, text), mesh->names[order[FSDP__MIN(j, k)]],
+                             FSDP__PLACEMENTS(placements, mesh->ndim), mesh->names[order[FSDP__MIN(j, k)]],
                              mesh->names[order[FSDP__MAX(j, k)]]);
         if (j < k && other->dim == p->dim && mesh->shape[order[j]] > 1 && mesh->shape[order[k]] > 1)
             return FSDP_FAIL(FSDP_INVALID,
                              "placements %s: mesh dimension '%s' cuts by segments what '%s' has cut before: the one "
                              "with segments must be the first to cut dimension %d",
-                             fsdp__placements_text(placements, mesh->ndim, text), mesh->names[order[k]],
-                             mesh->names[order[j]], p->dim);
+                             FSDP__PLACEMENTS(placements, mesh->ndim), mesh->names[order[k]], mesh->names[order[j]],
+                             p->dim);
     }
     return FSDP_OK;
 }
@@ -97,15 +93,14 @@ static fsdp_status check_first_cut(const fsdp_mesh *mesh, const fsdp_placement *
 /* Checks in which order mesh dimensions cut. */
 static fsdp_status check_order(const fsdp_mesh *mesh, const fsdp_placement *placements)
 {
-    char text[FSDP__PLACEMENTS_TEXT], shape[FSDP__MESH_TEXT];
     int order[FSDP_MAX_MESH_DIMS], wrong = fsdp__cut_order(mesh, placements, order);
 
     if (wrong >= 0)
         return FSDP_FAIL(FSDP_INVALID,
                          "placements %s do not fit mesh %s: mesh dimension '%s' has split factor %lld, and the "
                          "dimensions to its right do not cut dimension %d of the tensor into so many parts",
-                         fsdp__placements_text(placements, mesh->ndim, text), fsdp__mesh_text(mesh, shape),
-                         mesh->names[wrong], (long long)placements[wrong].split_factor, placements[wrong].dim);
+                         FSDP__PLACEMENTS(placements, mesh->ndim), FSDP__MESH(mesh), mesh->names[wrong],
+                         (long long)placements[wrong].split_factor, placements[wrong].dim);
     for (int k = 0; k < mesh->ndim; k++)
         if (placements[order[k]].kind == FSDP_SHARD && placements[order[k]].segment_count > 0)
             FSDP_TRY(check_first_cut(mesh, placements, order, k));
@@ -133,8 +128,6 @@ fsdp_status fsdp__placements_check(const fsdp_mesh *mesh, const fsdp_placement *
 /* Checks that gradients are partial only over mesh dimensions that exist and replicate. */
 static fsdp_status check_partial_gradients(const fsdp_distribution *d)
 {
-    char text[FSDP__PLACEMENTS_TEXT];
-
     if (d->partial_gradients >> d->placement_count != 0)
         return FSDP_FAIL(FSDP_INVALID, "partial gradients 0x%x of a tensor over a mesh of %d dimensions",
                          d->partial_gradients, d->placement_count);
@@ -143,7 +136,7 @@ static fsdp_status check_partial_gradients(const fsdp_distribution *d)
             return FSDP_FAIL(FSDP_INVALID,
                              "gradients cannot be partial over mesh dimension '%s' with placements %s: it does not "
                              "replicate the tensor",
-                             d->mesh->names[i], fsdp__placements_text(d->placements, d->placement_count, text));
+                             d->mesh->names[i], FSDP__PLACEMENTS(d->placements, d->placement_count));
     return FSDP_OK;
 }
 

@@ -180,10 +180,7 @@ typedef struct joined_dim {
 
 static fsdp_status cannot_join(const fsdp_mesh *a, const fsdp_mesh *b, const char *why)
 {
-    char first[FSDP__MESH_TEXT], second[FSDP__MESH_TEXT];
-
-    return FSDP_FAIL(FSDP_INVALID, "cannot combine mesh %s with mesh %s: %s", fsdp__mesh_text(a, first),
-                     fsdp__mesh_text(b, second), why);
+    return FSDP_FAIL(FSDP_INVALID, "cannot combine mesh %s with mesh %s: %s", FSDP__MESH(a), FSDP__MESH(b), why);
 }
 
 /* Adds the dimensions of a part, where they are in the whole. */

@@ -3,8 +3,6 @@
 
 fsdp_status fsdp__async_check(const fsdp__tp_planning *p, fsdp__job *job, const char *side, fsdp_layout outside)
 {
-    char text[FSDP__LAYOUT_TEXT];
-
     if (!job->style.async)
         return FSDP_OK;
     if (!fsdp__layer_is_product(job->module))
@@ -14,7 +12,7 @@ fsdp_status fsdp__async_check(const fsdp__tp_planning *p, fsdp__job *job, const 
         return FSDP_FAIL(FSDP_INVALID,
                          "'%s' cannot be %s and asynchronous with an %s that is %s: that must be sharded in another "
                          "dimension than the last",
-                         job->name, job->kind->name, side, fsdp__layout_text(outside, text));
+                         job->name, job->kind->name, side, FSDP__LAYOUT(outside));
     if (p->plan->ranks == 1)
         job->style.async = false; /* there is nothing to send */
     return FSDP_OK;

@@ -13,14 +13,13 @@ static const char *const reductions[FSDP_REDUCE_OPS] = {"sum", "avg", "max", "mi
 const char *fsdp__global_text(const fsdp_tensor *tensor, char text[FSDP__GLOBAL_TEXT])
 {
     const fsdp_distribution *d = fsdp_tensor_distribution(tensor);
-    char placements[FSDP__PLACEMENTS_TEXT];
 
     if (!d)
         (void)snprintf(text, FSDP__GLOBAL_TEXT, "a plain tensor %s", FSDP__SHAPE_OF(tensor));
     else
         (void)snprintf(text, FSDP__GLOBAL_TEXT, "a %s tensor with placements %s",
                        FSDP__SHOWN_SHAPE(d->ndim, d->global_shape),
-                       fsdp__placements_text(d->placements, d->placement_count, placements));
+                       FSDP__PLACEMENTS(d->placements, d->placement_count));
     return text;
 }
 

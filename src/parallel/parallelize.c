@@ -75,24 +75,19 @@ static fsdp_status check_all(fsdp__tp_planning *p, const fsdp__tp_entry *entries
 
 static void print_job(const fsdp__job *job, FILE *out)
 {
-    char from[FSDP__LAYOUT_TEXT], to[FSDP__LAYOUT_TEXT];
-
     fprintf(out, "'%s' %s", job->name, job->kind->name);
     for (int i = 0; i < FSDP_PARALLEL_TENSORS; i++)
         if (job->style.from[i].kind || job->style.to[i].kind)
-            fprintf(out, ", %s to %s", fsdp__layout_text(job->style.from[i], from),
-                    fsdp__layout_text(job->style.to[i], to));
+            fprintf(out, ", %s to %s", FSDP__LAYOUT(job->style.from[i]), FSDP__LAYOUT(job->style.to[i]));
     fprintf(out, "%s%s\n", job->style.loss_parallel ? ", loss parallel" : "", job->style.async ? ", asynchronous" : "");
 }
 
 static void print_claim(const fsdp__claim *claim, FILE *out)
 {
-    char text[FSDP__PLACEMENTS_TEXT];
-
     fprintf(out, "'%s' of a %s of shape (", claim->slot, claim->module->type->name);
     for (int d = 0; d < claim->tensor->ndim; d++)
         fprintf(out, "%s%lld", d > 0 ? ", " : "", (long long)claim->tensor->shape[d]);
-    fprintf(out, ") as %s\n", fsdp__placements_text(&claim->placement, 1, text));
+    fprintf(out, ") as %s\n", FSDP__PLACEMENTS(&claim->placement, 1));
 }
 
 /* Writes a line for each parameter: its shape, that of the whole if it was cut before, how it was placed then, its
@@ -108,13 +103,12 @@ static fsdp_status print_parameters(void *arg, fsdp_module *module, const char *
         const fsdp__parameter_slot *slot = &module->parts->parameters[i];
         const fsdp_tensor *t = *slot->slot;
         const fsdp_distribution *d = t ? fsdp_tensor_distribution(t) : NULL;
-        char placed[FSDP__PLACEMENTS_TEXT];
 
         if (t)
             fprintf(arg, "'%s%s%s' of shape %s%s%s, %s, %s\n", name, *name ? "." : "", slot->name,
                     FSDP__SHOWN_SHAPE(t->ndim, d ? d->global_shape : t->shape), d ? " as " : "",
-                    d ? fsdp__placements_text(d->placements, d->placement_count, placed) : "",
-                    fsdp_dtype_name(t->dtype), fsdp_tensor_requires_grad(t) ? "trained" : "frozen");
+                    d ? FSDP__PLACEMENTS(d->placements, d->placement_count) : "", fsdp_dtype_name(t->dtype),
+                    fsdp_tensor_requires_grad(t) ? "trained" : "frozen");
     }
     return FSDP_OK;
 }
@@ -270,15 +264,13 @@ out:
 
 static fsdp_status print_placed(void *arg, fsdp_module *module, const char *name)
 {
-    char text[FSDP__PLACEMENTS_TEXT];
-
     for (int64_t i = 0; i < module->parts->parameter_count; i++) {
         const fsdp__parameter_slot *slot = &module->parts->parameters[i];
         const fsdp_distribution *d = *slot->slot ? fsdp_tensor_distribution(*slot->slot) : NULL;
 
         if (*slot->slot)
             fprintf(arg, "'%s%s%s' as %s%s\n", name, *name ? "." : "", slot->name,
-                    d ? fsdp__placements_text(d->placements, d->placement_count, text) : "a plain tensor",
+                    d ? FSDP__PLACEMENTS(d->placements, d->placement_count) : "a plain tensor",
                     d && d->partial_gradients ? " with partial gradients" : "");
     }
     return FSDP_OK;

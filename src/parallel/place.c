@@ -27,13 +27,12 @@ static fsdp_status check_tensor(const fsdp__claim *claim, const char *name, cons
     const fsdp_distribution *d = fsdp_tensor_distribution(t);
     const char *dot = *name ? "." : "";
     bool shards = claim->placement.kind == FSDP_SHARD;
-    char text[FSDP__PLACEMENTS_TEXT];
 
     if (d)
         return FSDP_FAIL(FSDP_STATE,
                          "'%s%s%s' is a distributed tensor already, %s: a parameter is cut once, and before it is "
                          "sharded",
-                         name, dot, claim->slot, fsdp__placements_text(d->placements, d->placement_count, text));
+                         name, dot, claim->slot, FSDP__PLACEMENTS(d->placements, d->placement_count));
     FSDP_TRY(fsdp__check_not_gathered(t, "place", name, claim->slot));
     if (fsdp_tensor_grad(t))
         return FSDP_FAIL(FSDP_STATE, "'%s%s%s' has a gradient of all of it: call zero_grad first", name, dot,
@@ -47,7 +46,7 @@ static fsdp_status check_tensor(const fsdp__claim *claim, const char *name, cons
         return FSDP_FAIL(FSDP_INVALID,
                          "'%s%s%s' cannot be placed as %s%s: a parameter is cut, or it replicates, and only then its "
                          "gradients may be partial",
-                         name, dot, claim->slot, fsdp__placements_text(&claim->placement, 1, text),
+                         name, dot, claim->slot, FSDP__PLACEMENTS(&claim->placement, 1),
                          claim->partial ? " with partial gradients" : "");
     if (fsdp__placements_check(mesh, &claim->placement, t->ndim, t->shape) != FSDP_OK)
         return fsdp_fail_prefix(fsdp_last_status(), "'%s%s%s'", name, dot, claim->slot);

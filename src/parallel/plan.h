@@ -43,6 +43,7 @@ bool fsdp__layout_equal(fsdp_layout a, fsdp_layout b);
 /* Writes "replicated", "sharded(1)", ... Returns `text`. */
 #define FSDP__LAYOUT_TEXT 32
 const char *fsdp__layout_text(fsdp_layout layout, char text[FSDP__LAYOUT_TEXT]);
+#define FSDP__LAYOUT(layout) fsdp__layout_text((layout), (char[FSDP__LAYOUT_TEXT]){0})
 /* Checks that there is a way from one to the other. */
 fsdp_status fsdp__layout_check(fsdp_layout from, fsdp_layout to);
 /* Returns x, which lies as `from` says, as `to` says; NULL for NULL, or with a last error. */

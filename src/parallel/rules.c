@@ -178,7 +178,6 @@ static fsdp_status read_input(plan *p, int i)
 {
     const fsdp_tensor *input = p->call->inputs[i];
     const fsdp_distribution *d = input ? fsdp_tensor_distribution(input) : NULL;
-    char own[FSDP__MESH_TEXT], theirs[FSDP__MESH_TEXT];
 
     for (int m = 0; m < p->result.placement_count; m++)
         p->from[i][m] = d ? d->placements[m] : replicate;
@@ -190,7 +189,7 @@ static fsdp_status read_input(plan *p, int i)
                          p->call->name, i, FSDP__SHAPE_OF(input));
     if (d && !fsdp_mesh_equal(d->mesh, p->result.mesh))
         return FSDP_FAIL(FSDP_INVALID, "%s: input %d is distributed over mesh %s, and the others over %s",
-                         p->call->name, i, fsdp__mesh_text(d->mesh, own), fsdp__mesh_text(p->result.mesh, theirs));
+                         p->call->name, i, FSDP__MESH(d->mesh), FSDP__MESH(p->result.mesh));
     if (d && fsdp_distribution_is_flat(d))
         return FSDP_FAIL(FSDP_UNSUPPORTED, "%s: input %d is a part of a flat vector", p->call->name, i);
     return FSDP_OK;

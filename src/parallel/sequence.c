@@ -64,7 +64,7 @@ static fsdp_status drop(void *arg, fsdp_module *module, void *call_arg, fsdp_ten
 static fsdp_status check_input(const fsdp__applied *a, const fsdp_tensor *x)
 {
     int dim = a->style.dim < 0 ? a->style.dim + x->ndim : a->style.dim;
-    char text[FSDP__SHAPE_TEXT], layout[FSDP__LAYOUT_TEXT];
+    char text[FSDP__SHAPE_TEXT];
 
     fsdp__shape_text(x->ndim, x->shape, text);
     if (dim < 0 || dim >= x->ndim - 1)
@@ -76,7 +76,7 @@ static fsdp_status check_input(const fsdp__applied *a, const fsdp_tensor *x)
     return FSDP_FAIL(FSDP_INVALID,
                      "an input %s is whole, because the ranks have put it together, but must be %s: let the module "
                      "that makes it give that, or set from[0] to replicated",
-                     text, fsdp__layout_text(a->style.from[0], layout));
+                     text, FSDP__LAYOUT(a->style.from[0]));
 }
 
 static fsdp_status enter_norm(void *arg, fsdp_module *module, fsdp_tensor **inputs, int count)

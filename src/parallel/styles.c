@@ -54,14 +54,12 @@ static fsdp_placement cut_segments(const fsdp_parallel_style *style, int dim)
  * have the first part of each segment first. */
 static fsdp_status refuse_segments(const fsdp__job *job, fsdp_layout to)
 {
-    char text[FSDP__LAYOUT_TEXT];
-
     if (job->style.segment_count == 0 || fsdp__layout_equal(to, last))
         return FSDP_OK;
     return FSDP_FAIL(FSDP_INVALID,
                      "'%s' has an output in segments, each of which is cut by itself, so it cannot become %s: leave it "
                      "sharded(-1), or give no segments",
-                     job->name, fsdp__layout_text(to, text));
+                     job->name, FSDP__LAYOUT(to));
 }
 
 static fsdp_status check_column(fsdp__tp_planning *p, fsdp__job *job)

@@ -8,8 +8,6 @@
 
 fsdp_status fsdp__check_mesh(const char *what, const char *of, const fsdp_module *module, const fsdp_mesh *mesh)
 {
-    char text[FSDP__MESH_TEXT];
-
     if (!module || !mesh)
         return FSDP_FAIL(FSDP_INVALID, "%s needs a %s and a mesh, but the %s is NULL", what, of, module ? "mesh" : of);
     if (fsdp_mesh_context(mesh) != module->context)
@@ -17,7 +15,7 @@ fsdp_status fsdp__check_mesh(const char *what, const char *of, const fsdp_module
     if (fsdp_mesh_ndim(mesh) != 1)
         return FSDP_FAIL(FSDP_INVALID,
                          "%s needs a mesh of one dimension, not %s: take one of them with fsdp_mesh_slice", what,
-                         fsdp__mesh_text(mesh, text));
+                         FSDP__MESH(mesh));
     return FSDP_OK;
 }
 
@@ -87,7 +85,6 @@ typedef struct division {
 static fsdp_status check_one(const division *mine, const fsdp_module *module)
 {
     fsdp__work other = mine->work == FSDP__WORK_OF_LAYERS ? FSDP__WORK_OF_SEQUENCES : FSDP__WORK_OF_LAYERS;
-    char own[FSDP__MESH_TEXT], theirs[FSDP__MESH_TEXT];
 
     for (int64_t i = 0; i < module->parts->hook_count; i++) {
         const fsdp__module_hooks *hooks = &module->parts->hooks[i];
@@ -96,8 +93,8 @@ static fsdp_status check_one(const division *mine, const fsdp_module *module)
             return FSDP_FAIL(FSDP_INVALID,
                              "%s cannot be divided over mesh %s: %s are divided over mesh %s, and %d ranks are in "
                              "both; slice different dimensions of one mesh",
-                             work_names[mine->work], fsdp__mesh_text(mine->mesh, own), work_names[other],
-                             fsdp__mesh_text(hooks->arg, theirs), shared_ranks(mine->mesh, hooks->arg));
+                             work_names[mine->work], FSDP__MESH(mine->mesh), work_names[other], FSDP__MESH(hooks->arg),
+                             shared_ranks(mine->mesh, hooks->arg));
     }
     return FSDP_OK;
 }

@@ -12,15 +12,15 @@ void fsdp__write_parameters(FILE *text, const fsdp__param_group *group)
     for (int64_t i = 0; i < group->param_count; i++) {
         const fsdp__param *p = &group->params[i];
         const fsdp_distribution *d = fsdp_tensor_distribution(p->sharded);
-        char name[256], mesh[FSDP__MESH_TEXT], placements[FSDP__PLACEMENTS_TEXT];
+        char name[256];
 
         fprintf(text, "parameter %s: %s %s", fsdp__param_text(p, name, sizeof name), fsdp_dtype_name(p->orig_dtype),
                 FSDP__SHOWN_SHAPE(d ? d->ndim : p->sharded->ndim, d ? d->global_shape : p->sharded->shape));
         if (p->dim > 0)
             fprintf(text, ", sharded in dimension %d", p->dim);
         if (p->parallel)
-            fprintf(text, ", over %s as %s%s before", fsdp__mesh_text(p->parallel->mesh, mesh),
-                    fsdp__placements_text(p->parallel->placements, p->parallel->placement_count, placements),
+            fprintf(text, ", over %s as %s%s before", FSDP__MESH(p->parallel->mesh),
+                    FSDP__PLACEMENTS(p->parallel->placements, p->parallel->placement_count),
                     fsdp__param_is_contributed(p) ? " with partial gradients" : "");
         fprintf(text, "%s%s\n", fsdp_tensor_requires_grad(p->sharded) ? "" : ", frozen",
                 fsdp_device_is_meta(fsdp_tensor_device(p->sharded)) ? ", on meta" : "");
