@@ -1,5 +1,5 @@
 """Checks what a reader would trip over: long files, functions and lines of prose, calls that the library must not make,
-comments and pages that name a file which is not there, and more than one hand: one name for a status, one form of
+comments and pages that name a file which is not there, and more than one hand: how headers begin, one name for a status, one form of
 sizeof, one format for int64_t; calls that FSDP__MIN and FSDP__MAX would make twice; and tests that would take their
 seeds from one variable."""
 
@@ -194,6 +194,20 @@ def check_seeds(path, text, owners):
             yield f"{path}:{line}: FSDP_{match.group(1)}_SEED is of {owner}: give these seeds a name of their own"
 
 
+# This one is included twice, with other macros.
+TWICE = {"src/device/activations.h"}
+
+
+def check_guard(path, text):
+    """Checks that a header cannot be included twice. Public ones have guards: they may lie in two places."""
+    if path.suffix not in {".h", ".cuh"} or str(path) in TWICE:
+        return
+    if path.parts[0] == "include" and not re.search(r"^#ifndef (\w+)\n#define \1\n", text, re.M):
+        yield f"{path}:1: a public header has a guard: #ifndef FSDP_NAME_H"
+    if path.parts[0] != "include" and "\n#pragma once\n" not in text:
+        yield f"{path}:1: a header begins with #pragma once"
+
+
 def check_hand(path, text, types, names):
     for at, message in sorted([*check_forms(without_noise(text), types), *check_comments(text, names)]):
         line = text.count("\n", 0, at) + 1
@@ -220,6 +234,7 @@ def main():
         count += 1
         problems += check_length(path, text.splitlines())
         problems += check_calls(path, without_noise(text))
+        problems += check_guard(path, text)
         problems += check_hand(path, text, types, names)
         problems += check_seeds(path, text, owners)
     for full in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]):

@@ -1,4 +1,4 @@
-/* limits.h - what the system lets this process have (ulimit, control groups, memory, cores), and how messages say so. */
+/* limits.h - what the system lets this process have (ulimit, control groups, memory, cores), and words for messages. */
 #pragma once
 
 #include <stdbool.h>
