@@ -1,7 +1,7 @@
 """Checks what a reader would trip over: long files, functions and lines of prose, calls that the library must not make,
-comments and pages that name a file which is not there, and more than one hand: how headers begin, one name for a status, one form of
-sizeof, one format for int64_t; calls that FSDP__MIN and FSDP__MAX would make twice; and tests that would take their
-seeds from one variable."""
+comments and pages that name a file which is not there, and more than one hand: how headers begin, one name for a
+status, one form of sizeof, one format for int64_t; calls that FSDP__MIN and FSDP__MAX would make twice; and tests that
+would take their seeds from one variable."""
 
 import pathlib
 import re
