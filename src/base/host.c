@@ -4,9 +4,10 @@
 #include <stdio.h>
 #include <unistd.h>
 
-void fsdp__host_name(char name[FSDP__HOST_BYTES])
+const char *fsdp__host_name(char name[FSDP__HOST_BYTES])
 {
     if (gethostname(name, FSDP__HOST_BYTES) != 0 || name[0] == '\0')
         snprintf(name, FSDP__HOST_BYTES, "?");
     name[FSDP__HOST_BYTES - 1] = '\0';
+    return name;
 }

@@ -42,12 +42,10 @@ fsdp_status fsdp__comm_timeout_option(const char *text, double *out)
 
 int fsdp__rank_failure(const fsdp__ranks *ranks)
 {
-    char host[FSDP__HOST_BYTES];
-
     if (!ranks || !ranks->joins)
         return fsdp__failure("%s", fsdp_last_error());
-    fsdp__host_name(host);
-    return fsdp__failure("%s's rank %d (machine '%s'): %s", ranks->starter, ranks->rank, host, fsdp_last_error());
+    return fsdp__failure("%s's rank %d (machine '%s'): %s", ranks->starter, ranks->rank, FSDP__HOST_NAME,
+                         fsdp_last_error());
 }
 
 int fsdp__ranks_refuse(const fsdp__ranks *ranks, int exit_status)

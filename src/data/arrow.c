@@ -118,23 +118,23 @@ static void name_place(const place *p, char *out, size_t room)
 
 static fsdp_status refuse(const place *p, fsdp_status status, const char *why)
 {
-    char column[COLUMN_TEXT] = "", shown[COLUMN_TEXT], row[40] = "";
+    char column[COLUMN_TEXT] = "", row[40] = "";
 
     name_place(p, column, sizeof column);
     if (p->row >= 0)
         snprintf(row, sizeof row, "row %lld, ", (long long)(p->rows->before + p->row + 1));
     return FSDP_FAIL(status, "cannot read '%s': %scolumn '%s' %s", p->rows->path, row,
-                     fsdp__shown(column, shown, sizeof shown), why);
+                     fsdp__shown(column, FSDP__ROOM(COLUMN_TEXT)), why);
 }
 
 static fsdp_status refuse_type(const place *p)
 {
-    char why[160], shown[40];
+    char why[160];
 
     snprintf(why, sizeof why,
              "is of Arrow's type '%s', which has no place in JSON (decimals, times of day, unions and others): write "
              "the file without the column",
-             fsdp__shown(p->schema->format, shown, sizeof shown));
+             fsdp__shown(p->schema->format, FSDP__ROOM(40)));
     return refuse(p, FSDP_UNSUPPORTED, why);
 }
 

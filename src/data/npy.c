@@ -105,7 +105,6 @@ static fsdp_status find_dtype(const char *path, const char *descr, fsdp_dtype *o
         fsdp_dtype dtype;
     } known[] = {{"<f4", FSDP_F32}, {"<f2", FSDP_F16}, {"<i4", FSDP_I32},
                  {"<i8", FSDP_I64}, {"|u1", FSDP_U8},  {"|b1", FSDP_BOOL}};
-    char shown[64];
 
     for (size_t i = 0; i < FSDP__COUNT_OF(known); i++)
         if (strcmp(descr, known[i].descr) == 0) {
@@ -115,7 +114,7 @@ static fsdp_status find_dtype(const char *path, const char *descr, fsdp_dtype *o
     return FSDP_FAIL(FSDP_UNSUPPORTED,
                      "cannot read '%s': its elements are '%s'; save them as float32, float16, int32, int64, uint8 or "
                      "bool (NumPy's astype)",
-                     path, fsdp__shown(descr, shown, sizeof shown));
+                     path, fsdp__shown(descr, FSDP__ROOM(64)));
 }
 
 enum {

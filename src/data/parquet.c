@@ -268,10 +268,9 @@ double fsdp__parquet_progress(const fsdp__parquet *parquet)
 static fsdp_status stream_failed(const fsdp__parquet *p, const char *what, int code)
 {
     const char *why = p->stream->get_last_error ? p->stream->get_last_error(p->stream) : NULL;
-    char shown[600];
 
     return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': Arrow cannot %s after row %lld: %s", p->path, what,
-                     (long long)p->rows, fsdp__shown(why ? why : strerrordesc_np(code), shown, sizeof shown));
+                     (long long)p->rows, fsdp__shown(why ? why : strerrordesc_np(code), FSDP__ROOM(600)));
 }
 
 static fsdp_status open_group(fsdp__parquet *p)

@@ -101,11 +101,10 @@ static fsdp_status write_beginning(fsdp__event_file *file, int64_t first_step)
  * time. */
 static fsdp_status make_file(fsdp__event_file *file, const fsdp__directory *folder)
 {
-    char name[NAME_BYTES], host[FSDP__HOST_BYTES];
+    char name[NAME_BYTES];
 
-    fsdp__host_name(host);
     for (int attempt = 0; attempt < ATTEMPTS && file->fd < 0; attempt++) {
-        snprintf(name, sizeof name, "events.out.tfevents.%010lld.%s.%ld.%d", (long long)time(NULL), host,
+        snprintf(name, sizeof name, "events.out.tfevents.%010lld.%s.%ld.%d", (long long)time(NULL), FSDP__HOST_NAME,
                  (long)getpid(), attempt);
         if (faccessat(folder->fd, name, F_OK, AT_SYMLINK_NOFOLLOW) != 0)
             FSDP_TRY(fsdp__directory_create(folder, name, &file->fd));

@@ -174,14 +174,13 @@ static fsdp_status held(int fd)
 
 static fsdp_status sign(int fd, const char *path)
 {
-    char host[FSDP__HOST_BYTES], since[40] = "?", text[HOLDER_BYTES];
+    char since[40] = "?", text[HOLDER_BYTES];
     time_t now = time(NULL);
     struct tm utc;
 
-    fsdp__host_name(host);
     if (gmtime_r(&now, &utc))
         strftime(since, sizeof since, "%Y-%m-%d %H:%M:%S UTC", &utc);
-    snprintf(text, sizeof text, "process %ld on %s, since %s\n", (long)getpid(), host, since);
+    snprintf(text, sizeof text, "process %ld on %s, since %s\n", (long)getpid(), FSDP__HOST_NAME, since);
     if (fsdp__file_is_refused(FSDP__POINT_WRITE, NULL) || ftruncate(fd, 0) != 0)
         return io_error("write", path);
     return fsdp__file_pwrite(fd, path, text, strlen(text), 0);

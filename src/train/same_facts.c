@@ -290,11 +290,9 @@ static char *facts_of(void (*write)(const void *arg, FILE *out), const void *arg
 {
     FSDP__FREED char *text = NULL;
     FILE *out = fsdp__begin_text(&text, bytes);
-    char host[FSDP__HOST_BYTES];
 
-    fsdp__host_name(host);
     if (out) {
-        fwrite(host, 1, strlen(host) + 1, out);
+        fprintf(out, "%s%c", FSDP__HOST_NAME, '\0');
         write(arg, out);
     }
     return fsdp__end_text(out) == FSDP_OK ? fsdp__take(&text) : NULL;

@@ -36,11 +36,9 @@ typedef struct sighting {
 static fsdp_status fail_to_write(const char *key, const char *path)
 {
     int error = errno;
-    char host[FSDP__HOST_BYTES];
 
-    fsdp__host_name(host);
     return FSDP_FAIL(FSDP_IO, "%s: machine '%s' cannot write to '%s' (%s), but the ranks of all machines must", key,
-                     host, path, strerror(error));
+                     FSDP__HOST_NAME, path, strerror(error));
 }
 
 /* ---- rank 0 ---- */
@@ -57,13 +55,10 @@ static void put(const sighting *s, const char *kind, const char *key, const char
 
 static fsdp_status list_read(const sighting *s, const char *key, const char *path)
 {
-    char host[FSDP__HOST_BYTES];
-
     if (path && access(path, F_OK) != 0) {
         int error = errno;
 
-        fsdp__host_name(host);
-        return FSDP_FAIL(FSDP_NOT_FOUND, "%s: machine '%s' (rank 0) does not see '%s': %s", key, host, path,
+        return FSDP_FAIL(FSDP_NOT_FOUND, "%s: machine '%s' (rank 0) does not see '%s': %s", key, FSDP__HOST_NAME, path,
                          strerror(error));
     }
     if (path)
@@ -149,9 +144,8 @@ static void remove_probes(sighting *s)
 
 static fsdp_status look(const char *first_host, const char *kind, const char *key, const char *path, const char *there)
 {
-    char host[FSDP__HOST_BYTES];
+    const char *host = FSDP__HOST_NAME; /* before errno is set */
 
-    fsdp__host_name(host);
     if (access(there, F_OK) == 0)
         return *kind == 'w' && access(there, W_OK) != 0 ? fail_to_write(key, path) : FSDP_OK;
     if (*kind == 'w')
@@ -188,12 +182,10 @@ static fsdp_status look_for_all(const char *list, size_t bytes)
 
 static fsdp_status make_list(const fsdp_train_run *run, sighting *s, char **text, size_t *bytes)
 {
-    char host[FSDP__HOST_BYTES];
     fsdp_status status;
 
     FSDP__TRY_NEW(s->out = fsdp__begin_text(text, bytes));
-    fsdp__host_name(host);
-    fwrite(host, 1, strlen(host) + 1, s->out);
+    fprintf(s->out, "%s%c", FSDP__HOST_NAME, '\0');
     status = list_all(run->config, s);
     FSDP_KEEP_FIRST(status, fsdp__end_text(s->out));
     return status;

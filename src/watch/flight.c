@@ -351,7 +351,6 @@ static int64_t wall_ns(void)
 static void write_head(const flight *f)
 {
     fsdp__flight_head *head = &f->file->head;
-    char host[FSDP__HOST_BYTES];
 
     *head = (fsdp__flight_head){.magic = FSDP__FLIGHT_MAGIC,
                                 .version = FSDP__FLIGHT_VERSION,
@@ -363,8 +362,7 @@ static void write_head(const flight *f)
                                 .pid = (int32_t)getpid(),
                                 .started_ns = fsdp__clock_ns(),
                                 .wall_ns = wall_ns()};
-    fsdp__host_name(host);
-    memcpy(head->host, host, strlen(host));
+    fsdp__host_name(head->host);
     fsdp__build_own(head->build);
     head->check = fsdp__flight_head_check(head);
     atomic_store(&f->file->end.state, FSDP__FLIGHT_RUNS_ON);

@@ -165,7 +165,6 @@ static int64_t last_moment(const fsdp__flight_log *log)
 static int64_t moment_of(const fsdp__flight_log *log)
 {
     int64_t last = last_moment(log), end = log->end.written_ns, now = fsdp__clock_ns();
-    char host[FSDP__HOST_BYTES];
 
     if (log->end.frozen_ns)
         end = log->end.frozen_ns;
@@ -173,8 +172,8 @@ static int64_t moment_of(const fsdp__flight_log *log)
         end = log->end.broken_ns;
     if (end > 0)
         return end > last ? end : last;
-    fsdp__host_name(host);
-    if (strcmp(host, log->head.host) == 0 && log->head.pid > 0 && (kill(log->head.pid, 0) == 0 || errno == EPERM))
+    if (strcmp(FSDP__HOST_NAME, log->head.host) == 0 && log->head.pid > 0 &&
+        (kill(log->head.pid, 0) == 0 || errno == EPERM))
         return now > last ? now : last;
     return last;
 }

@@ -26,7 +26,7 @@ static const char *state_of(const fsdp__flight_record *r)
 
 static void print_call(const fsdp__flight_log *log, const fsdp__flight_record *r, FILE *out)
 {
-    char lasts[32] = "-", call[64], module[2 * FSDP__FLIGHT_NAME];
+    char lasts[32] = "-", call[64];
     int64_t end = r->done ? r->done : log->now;
 
     if (r->begun)
@@ -36,7 +36,8 @@ static void print_call(const fsdp__flight_log *log, const fsdp__flight_record *r
     fprintf(out, "  %-6s %9s ago  %9s  %-22s %-26s %-18s %s%s\n", state_of(r),
             fsdp__flight_time_text(log->now > r->issued ? log->now - r->issued : 0, FSDP__ROOM(32)), lasts, call,
             FSDP__SHOWN_NAME(r->name), fsdp__flight_bytes_text(r, FSDP__ROOM(64)),
-            r->module[0] ? (r->labelled ? "for " : "in ") : "", fsdp__shown(r->module, module, sizeof module));
+            r->module[0] ? (r->labelled ? "for " : "in ") : "",
+            fsdp__shown(r->module, FSDP__ROOM(2 * FSDP__FLIGHT_NAME)));
 }
 
 /* Prints the lines of a text. */
@@ -120,10 +121,8 @@ static void key(const char *name, FILE *out)
 
 static void put_text(const char *name, const char *text, FILE *out)
 {
-    char shown[4 * FSDP__FLIGHT_TEXT];
-
     key(name, out);
-    fsdp__print_json_string(fsdp__shown(text, shown, sizeof shown), out);
+    fsdp__print_json_string(fsdp__shown(text, FSDP__ROOM(4 * FSDP__FLIGHT_TEXT)), out);
     fputs(", ", out);
 }
 

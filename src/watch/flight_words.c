@@ -29,11 +29,11 @@ const char *fsdp__flight_bytes_text(const fsdp__flight_record *r, char *text, si
 
 void fsdp__flight_call_text(const fsdp__flight_log *log, const fsdp__flight_record *record, char *text, size_t bytes)
 {
-    char module[2 * FSDP__FLIGHT_NAME + 8] = "", size[64], shown[2 * FSDP__FLIGHT_NAME];
+    char module[2 * FSDP__FLIGHT_NAME + 8] = "", size[64];
 
     if (record->module[0])
         snprintf(module, sizeof module, " %s '%s'", record->labelled ? "for" : "in",
-                 fsdp__shown(record->module, shown, sizeof shown));
+                 fsdp__shown(record->module, FSDP__ROOM(2 * FSDP__FLIGHT_NAME)));
     fsdp__flight_bytes_text(record, size, sizeof size);
     snprintf(text, bytes, "call %llu of group '%s' (%s%s%s%s)", (unsigned long long)record->number,
              FSDP__SHOWN_NAME(log->groups[record->group].name), FSDP__SHOWN_NAME(record->name), module,
@@ -61,7 +61,6 @@ static void doing_text(const fsdp__flight_place *place, char *text, size_t bytes
                  {"validation", "in the validation"},
                  {"save", "at the save"}};
     const char *does = place->word;
-    char shown[2 * FSDP__FLIGHT_NAME];
 
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         if (strcmp(words[i].word, place->word) == 0)
@@ -71,7 +70,8 @@ static void doing_text(const fsdp__flight_place *place, char *text, size_t bytes
     else if (strcmp(place->module, "the root") == 0)
         snprintf(text, bytes, "%s the root", FSDP__SHOWN_NAME(does));
     else
-        snprintf(text, bytes, "%s '%s'", FSDP__SHOWN_NAME(does), fsdp__shown(place->module, shown, sizeof shown));
+        snprintf(text, bytes, "%s '%s'", FSDP__SHOWN_NAME(does),
+                 fsdp__shown(place->module, FSDP__ROOM(2 * FSDP__FLIGHT_NAME)));
 }
 
 void fsdp__flight_place_text(const fsdp__flight_log *log, char *text, size_t bytes)

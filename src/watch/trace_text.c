@@ -419,7 +419,7 @@ static void name_lane(const writer *w, int lane, const fsdp__trace_span *first)
 static void write_rows(const writer *w)
 {
     const fsdp__trace_span *first[FSDP__LANES] = {NULL};
-    char host[FSDP__HOST_BYTES], title[TITLE];
+    char title[TITLE];
 
     for (int64_t i = 0; i < w->spans->count; i++) {
         const fsdp__trace_span *s = &w->spans->spans[i], **place = &first[s->lane];
@@ -427,10 +427,9 @@ static void write_rows(const writer *w)
         if (!*place || (is_collective(s) && !is_collective(*place)))
             *place = s;
     }
-    fsdp__host_name(host);
-    snprintf(title, sizeof title, "rank %d on %s", w->rank, host);
+    snprintf(title, sizeof title, "rank %d on %s", w->rank, FSDP__HOST_NAME);
     if (w->clock->uncertain > 0)
-        snprintf(title, sizeof title, "rank %d on %s (clock within %lld us)", w->rank, host,
+        snprintf(title, sizeof title, "rank %d on %s (clock within %lld us)", w->rank, FSDP__HOST_NAME,
                  (long long)(w->clock->uncertain / 1000 + 1));
     write_meta(w, "process", 0, title, w->rank + 1); /* 0 would be the last */
     for (int i = 0; i < FSDP__LANES; i++)
