@@ -52,9 +52,7 @@ const char *fsdp__step_text(int64_t step, const char *suffix, char name[FSDP__ST
 
 char *fsdp__step_path(const char *folder, int64_t step)
 {
-    char name[FSDP__STEP_NAME];
-
-    return fsdp__path_join(folder, fsdp__step_text(step, "", name));
+    return fsdp__path_join(folder, fsdp__step_text(step, "", (char[FSDP__STEP_NAME]){0}));
 }
 
 /* Finds out whether a name is a folder. What cannot be looked at may be a checkpoint, as behind a link to a disk that

@@ -32,21 +32,17 @@ typedef struct plan {
 
 static fsdp_status refuse(const plan *p, int input, int m, const char *why)
 {
-    char text[FSDP__GLOBAL_TEXT];
-
     return FSDP_FAIL(FSDP_UNSUPPORTED, "%s: input %d is %s, and %s (mesh dimension '%s'): redistribute it first",
-                     p->call->name, input, fsdp__global_text(p->call->inputs[input], text), why,
+                     p->call->name, input, fsdp__global_text(p->call->inputs[input], (char[FSDP__GLOBAL_TEXT]){0}), why,
                      p->result.mesh->names[m]);
 }
 
 static void refuse_operation(const char *op, const fsdp_tensor *input)
 {
-    char text[FSDP__GLOBAL_TEXT];
-
     FSDP_FAIL(FSDP_UNSUPPORTED,
               "%s: there is no rule for distributed tensors, and an input is %s: compute on the "
               "parts (fsdp_to_local)",
-              op, fsdp__global_text(input, text));
+              op, fsdp__global_text(input, (char[FSDP__GLOBAL_TEXT]){0}));
 }
 
 /* ---- one mesh dimension ---- */

@@ -77,7 +77,6 @@ static fsdp_status put_differences(const fsdp__recorded_runs *runs, FILE *out)
 static void put_kernels(const fsdp__traced_step *step, FILE *out)
 {
     double ranks = step->trace.rank_count, gaps = 0;
-    char took[FSDP__VALUE_TEXT], share[FSDP__VALUE_TEXT];
 
     if (step->kernel_count == 0)
         return;
@@ -87,14 +86,13 @@ static void put_kernels(const fsdp__traced_step *step, FILE *out)
         const fsdp__step_kernel *k = &step->kernels[i];
 
         fprintf(out, "  %-32s%10.4g%12s%14s\n", FSDP__SHOWN_NAME(k->name), (double)k->calls / ranks,
-                fsdp__value_text(FSDP__UNIT_MS, (double)k->ns / ranks / 1e6, took),
-                fsdp__value_text(FSDP__UNIT_FRACTION, (double)k->ns / ranks / (double)step->ns, share));
+                FSDP__VALUE(FSDP__UNIT_MS, (double)k->ns / ranks / 1e6),
+                FSDP__VALUE(FSDP__UNIT_FRACTION, (double)k->ns / ranks / (double)step->ns));
     }
     for (int r = 0; r < step->trace.rank_count; r++)
         gaps += (double)step->ranks[r].gap_ns / ranks;
     fprintf(out, "  %-42s%12s%14s\n\n", "gaps between kernels, nothing is computed",
-            fsdp__value_text(FSDP__UNIT_MS, gaps / 1e6, took),
-            fsdp__value_text(FSDP__UNIT_FRACTION, gaps / (double)step->ns, share));
+            FSDP__VALUE(FSDP__UNIT_MS, gaps / 1e6), FSDP__VALUE(FSDP__UNIT_FRACTION, gaps / (double)step->ns));
 }
 
 static void put_step(const fsdp__traced_step *step, FILE *out)
