@@ -145,9 +145,8 @@ static void put_call(const fsdp__plan *plan, const char *name, int first, int la
         messages += s->network.messages[kind];
     }
     fprintf(out, "  %-28s %9lld %14s", name, (long long)calls, FSDP__BYTES(bytes));
-    if (plan->e->machines > 1) {
+    if (plan->e->machines > 1)
         fprintf(out, " %12s %12s %10s", FSDP__BYTES(sent), FSDP__BYTES(received), FSDP__THOUSANDS(messages));
-    }
     fputc('\n', out);
 }
 
