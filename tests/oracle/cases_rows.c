@@ -16,8 +16,8 @@ static void draw_rows(test_case *c, int64_t *rows, int64_t *cols)
         *cols = 8 * between(c, 1025, 1200) + (coin(c) ? between(c, 0, 7) : 0);
         break;
     case 1:
-        *rows = between(c, 1025, 1200);
-        *cols = between(c, 16, 24);
+        *rows = between(c, 3169, 3300); /* more than the groups of all panels of a norm (132 of 24) */
+        *cols = between(c, 8, 16);
         break;
     default:
         break;

@@ -150,6 +150,19 @@ DEVICE float reciprocal_fast(float x)
 #endif
 }
 
+/* Returns 1 / sqrt(x), within 2 units of the last place. */
+DEVICE float inverse_root(float x)
+{
+#ifdef FSDP_CUDASH
+    return 1.0f / sqrtf(x);
+#else
+    float y;
+
+    asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
 /* Returns two elements of T in a register: `low` has the smaller index. */
 template <class T>
 DEVICE uint32_t pack_two(float low, float high);
@@ -179,6 +192,13 @@ DEVICE uint32_t pack_two<f16>(float low, float high)
     return two;
 }
 #endif
+
+/* Returns the same number, which the compiler does not compute again where it is used: it stays in a register. All
+ * lanes of a warp call this together. */
+DEVICE float kept_number(float x)
+{
+    return __shfl_xor_sync(ALL_LANES, x, 0);
+}
 
 /* Makes the compiler take this word for another one, so that it unpacks it again where it is used next, instead of
  * keeping each element in a register of its own. */

@@ -5,9 +5,8 @@ enum {
     FEW = 8,   /* columns of a row that a thread keeps in registers, if a warp has enough, and always in a backward, */
     SOME = 16, /* or so many */
     KEEPERS = 512,         /* the most threads of a row that is kept in a forward, or fetched ahead in a backward */
-    FORWARD_WARPS = 20,    /* of a multiprocessor that keep rows in a forward, by their registers; 16 of f32 */
     MULTIPROCESSORS = 132, /* that panels are cut for, on any card: it must not decide the order of sums */
-    BACKWARD_WARPS = 24    /* of a multiprocessor, by their registers; 20 where a bias has sums, too */
+    PANEL_THREADS = 768    /* of a panel of 16 bits, as many as a multiprocessor has registers for */
 };
 
 /* ---- forward ---- */
@@ -15,6 +14,7 @@ enum {
 struct forward_plan {
     fsdp__norm_forward_args args;
     row_threads threads;
+    float by_cols; /* 1 / columns */
 };
 
 /* Says how s is made. */
@@ -23,119 +23,89 @@ struct parts_of_sum {
     strip<T, LENGTH, PACKS> x, residual;
 };
 
+/* A thread's strip of a row begins at element `at`, and `left` columns of the row are there from it on. */
 template <bool WHOLE, class T, int LENGTH, int PACKS, class Column>
-DEVICE void get_parts(const forward_plan &k, int64_t row, Column col, parts_of_sum<T, LENGTH, PACKS> &parts)
+DEVICE void get_parts(const forward_plan &k, int64_t at, Column left, parts_of_sum<T, LENGTH, PACKS> &parts)
 {
-    Column cols = (Column)k.args.cols, step = k.threads.group * LENGTH;
+    const Column step = k.threads.group * LENGTH;
 
-    get_strip<WHOLE>((const T *)k.args.x + row * k.args.cols, col, cols, step, parts.x);
+    get_strip<WHOLE>((const T *)k.args.x + at, left, step, parts.x);
     if (k.args.residual)
-        get_strip<WHOLE>((const T *)k.args.residual + row * k.args.cols, col, cols, step, parts.residual);
+        get_strip<WHOLE>((const T *)k.args.residual + at, left, step, parts.residual);
 }
 
-/* Returns a strip of s, which is stored where there is a residual. */
+/* Gives a strip of s, which is stored where there is a residual. What is past the row's end is 0. */
 template <bool WHOLE, class T, int LENGTH, int PACKS, class Column>
-DEVICE strip<T, LENGTH, PACKS> make_sum(const forward_plan &k, int64_t row, Column col,
-                                        parts_of_sum<T, LENGTH, PACKS> &parts)
+DEVICE void make_sum(const forward_plan &k, int64_t at, Column left, parts_of_sum<T, LENGTH, PACKS> &parts,
+                     float (&s)[PACKS][LENGTH])
 {
-    Column cols = (Column)k.args.cols;
-    T *out = (T *)k.args.sum + row * k.args.cols;
-    strip<T, LENGTH, PACKS> s = parts.x;
+    const Column step = k.threads.group * LENGTH;
 
-    if (!k.args.residual)
-        return s;
     UNROLL
-    for (int p = 0; p < PACKS; p++, col += k.threads.group * LENGTH) {
-        float x[LENGTH], more[LENGTH];
+    for (int p = 0; p < PACKS; p++, left -= step) {
+        float more[LENGTH];
         pack<T, LENGTH> sum;
 
-        if (col >= cols)
-            return s;
-        s.at(p, x);
+        parts.x.at(p, s[p]);
+        if (!k.args.residual || left <= 0)
+            continue;
         parts.residual.at(p, more);
         UNROLL
         for (int e = 0; e < LENGTH; e++)
-            x[e] += more[e];
-        sum = rounded<T>(x);
-        s.set(p, sum);
-        put<LENGTH>(out, col, cols, WHOLE, sum);
+            s[p][e] += more[e];
+        sum = rounded<T>(s[p]);
+        unpack(sum, s[p]);
+        put<LENGTH>((T *)k.args.sum + at + p * step, 0, left, WHOLE, sum);
     }
-    return s;
 }
 
-/* Says what a row adds up: its elements, their squares, or the squares of their distances from the mean. A square of a
- * distance is rounded once, together with the sum (FMA). */
-enum added {
-    ELEMENTS,
-    SQUARES,
-    DISTANCES
-};
-
-/* Adds WHAT up for a strip. A pack of a row that is kept is whole, or behind it. */
-template <bool WHOLE, added WHAT, class T, int LENGTH, int PACKS, class Column>
-DEVICE void add_strip(const forward_plan &k, strip<T, LENGTH, PACKS> &s, Column col, float mean, float &sum)
+/* Adds up a strip from which `mean` is subtracted, or its SQUARES. A pack of a row that is kept is whole, or behind
+ * it. */
+template <bool WHOLE, bool SQUARES, int LENGTH, int PACKS, class Column>
+DEVICE void add_strip(const forward_plan &k, float (&s)[PACKS][LENGTH], Column left, float mean, float &sum)
 {
-    Column cols = (Column)k.args.cols;
-
     UNROLL
-    for (int p = 0; p < PACKS; p++, col += k.threads.group * LENGTH) {
-        float x[LENGTH];
-
-        if (WHOLE && col >= cols)
+    for (int p = 0; p < PACKS; p++, left -= k.threads.group * LENGTH) {
+        if (WHOLE && left <= 0)
             return;
-        s.at(p, x);
         UNROLL
         for (int e = 0; e < LENGTH; e++) {
-            float d = WHOLE || col + e < cols ? x[e] - mean : 0.0f;
-
-            sum += WHAT == DISTANCES ? d * d : WHAT == SQUARES ? times(d, d) : d;
+            s[p][e] = WHOLE || e < left ? s[p][e] - mean : 0.0f;
+            sum += SQUARES ? s[p][e] * s[p][e] : s[p][e];
         }
     }
 }
 
-template <bool WHOLE, class T, class W, int LENGTH, int PACKS, class Column>
-DEVICE void store_norm(const forward_plan &k, int64_t row, Column col, strip<T, LENGTH, PACKS> &s,
-                       strip<W, LENGTH, PACKS> &weight, strip<W, LENGTH, PACKS> &bias, float mean, float rstd)
+/* Stores y of a strip from which the mean was subtracted. */
+template <bool WHOLE, class T, int LENGTH, int PACKS, class Column>
+DEVICE void store_norm(const forward_plan &k, int64_t at, Column left, const float (&s)[PACKS][LENGTH],
+                       const float (&weight)[PACKS][LENGTH], const float (&bias)[PACKS][LENGTH], float rstd)
 {
-    Column cols = (Column)k.args.cols;
-    T *out = (T *)k.args.y + row * k.args.cols;
-    float offset = k.args.weight && k.args.plus_one ? 1.0f : 0.0f;
+    const Column step = k.threads.group * LENGTH;
 
     UNROLL
-    for (int p = 0; p < PACKS; p++, col += k.threads.group * LENGTH) {
-        float x[LENGTH], w[LENGTH], b[LENGTH];
+    for (int p = 0; p < PACKS; p++, left -= step) {
+        float y[LENGTH];
 
-        if (col >= cols)
+        if (left <= 0)
             return;
-        s.at(p, x);
-        weight.at(p, w);
-        bias.at(p, b);
         UNROLL
         for (int e = 0; e < LENGTH; e++)
-            x[e] = (x[e] - mean) * rstd * (w[e] + offset) + b[e];
-        put<LENGTH>(out, col, cols, WHOLE, rounded<T>(x));
+            y[e] = s[p][e] * rstd * weight[p][e] + bias[p][e];
+        put<LENGTH>((T *)k.args.y + at + p * step, 0, left, WHOLE, rounded<T>(y));
     }
 }
 
-/* Returns where a row of s lies when it was made. */
-template <class T>
-DEVICE const T *row_of_sum(const forward_plan &k, int64_t row)
+/* Fetches a strip of s after it was made, and subtracts the mean. */
+template <class T, int LENGTH, int PACKS>
+DEVICE void get_centred(const forward_plan &k, int64_t at, int64_t left, float mean, float (&s)[PACKS][LENGTH],
+                        float &squares)
 {
-    return (const T *)(k.args.residual ? k.args.sum : k.args.x) + row * k.args.cols;
-}
+    strip<T, LENGTH, PACKS> x;
 
-/* Returns a thread's part of the sum of squares of what is `mean` apart; rows that are not KEPT are read again. */
-template <bool KEPT, class T, int LENGTH, int PACKS>
-DEVICE float squares_of(const forward_plan &k, int64_t row, strip<T, LENGTH, PACKS> &s, float mean)
-{
-    float sum = 0.0f;
-
-    EACH_STRIP (col, LENGTH) {
-        if (!KEPT)
-            get_strip<KEPT>(row_of_sum<T>(k, row), (int64_t)col, k.args.cols, (int64_t)k.threads.group * LENGTH, s);
-        add_strip<KEPT, DISTANCES>(k, s, col, mean, sum);
-    }
-    return sum;
+    get_strip<false>((const T *)(k.args.residual ? k.args.sum : k.args.x) + at, left, (int64_t)0, x);
+    x.at(0, s[0]);
+    add_strip<false, true>(k, s, left, mean, squares);
 }
 
 DEVICE void store_moments(const forward_plan &k, int64_t row, float mean, float rstd)
@@ -148,56 +118,74 @@ DEVICE void store_moments(const forward_plan &k, int64_t row, float mean, float 
         k.args.rstd[row] = rstd;
 }
 
+/* Says how many warps of a multiprocessor keep rows, by their registers. */
+template <class T>
+struct forward_warps {
+    enum {
+        MOST = sizeof(T) < sizeof(float) ? 20 : 16
+    };
+};
+
 /* T is what a row has, W what weights and bias have. KEPT rows have aligned packs, and the next row is on its way while
- * one is computed. */
+ * one is computed; others are read again, pack by pack. */
 template <class T, class W, int PACKS, bool KEPT>
-static __global__ __launch_bounds__(KEPT ? KEEPERS : MOST_THREADS) void norm_rows(GRID_CONSTANT(forward_plan) k)
+static __global__ __launch_bounds__(KEPT ? forward_warps<T>::MOST *WARP
+                                         : MOST_THREADS) void norm_rows(GRID_CONSTANT(forward_plan) k)
 {
-    const int n = ACCESS / (int)sizeof(T);
+    const int n = ACCESS / (int)sizeof(T), own = (int)(threadIdx.x % (unsigned)k.threads.group) * n;
     typedef typename column_of<KEPT>::type column;
     const column cols = (column)k.args.cols, step = k.threads.group * n;
-    const column own = (int)(threadIdx.x % (unsigned)k.threads.group) * n; /* a thread's first column */
     const bool rms = k.args.rms;
+    const float offset = k.args.weight && k.args.plus_one ? 1.0f : 0.0f;
     __shared__ float partial[WARP];
-    parts_of_sum<T, n, PACKS> parts;
-    strip<W, n, PACKS> weight = {}, bias = {};
+    parts_of_sum<T, n, PACKS> parts = {};
+    float s[PACKS][n], weight[PACKS][n], bias[PACKS][n], none = 0.0f;
+    int64_t first = FIRST_GROUP(k.threads.group),
+            far = gridDim.x * (blockDim.x / (unsigned)k.threads.group) * k.args.cols;
 
     if (KEPT) {
-        get_weights<KEPT>(k.args.weight, 1.0f, own, cols, step, weight);
-        get_weights<KEPT>(k.args.bias, 0.0f, own, cols, step, bias);
-        if (FIRST_GROUP(k.threads.group) < k.args.rows)
-            get_parts<KEPT>(k, FIRST_GROUP(k.threads.group), own, parts);
+        get_numbers<KEPT, W>(k.args.weight, 1.0f, offset, own, cols - own, step, weight);
+        get_numbers<KEPT, W>(k.args.bias, 0.0f, 0.0f, own, cols - own, step, bias);
+        if (first < k.args.rows)
+            get_parts<KEPT>(k, first * k.args.cols + own, cols - own, parts);
     }
+    first *= k.args.cols;
     EACH_GROUP (row, k.args.rows, k.threads.group) {
-        strip<T, n, PACKS> s;
         float sum = 0.0f, mean = 0.0f, rstd;
 
         EACH_STRIP (col, n) {
             if (!KEPT)
-                get_parts<KEPT>(k, row, col, parts);
-            s = make_sum<KEPT>(k, row, col, parts);
+                get_parts<KEPT>(k, first + col, cols - col, parts);
+            make_sum<KEPT>(k, first + col, cols - col, parts, s);
             if (KEPT && row + groups_ * gridDim.x < k.args.rows)
-                get_parts<KEPT>(k, row + groups_ * gridDim.x, own, parts);
+                get_parts<KEPT>(k, first + far + col, cols - col, parts);
             if (rms)
-                add_strip<KEPT, SQUARES>(k, s, col, 0.0f, sum);
+                add_strip<KEPT, true>(k, s, cols - col, 0.0f, sum);
             else
-                add_strip<KEPT, ELEMENTS>(k, s, col, 0.0f, sum);
+                add_strip<KEPT, false>(k, s, cols - col, 0.0f, sum);
         }
         sum = group_sum(sum, partial, k.threads.group);
         if (!rms) {
-            mean = sum / (float)cols;
-            sum = group_sum(squares_of<KEPT>(k, row, s, mean), partial, k.threads.group);
+            mean = sum * k.by_cols;
+            sum = 0.0f;
+            EACH_STRIP (col, n)
+                if (KEPT)
+                    add_strip<KEPT, true>(k, s, cols - col, mean, sum);
+                else
+                    get_centred<T>(k, first + col, cols - col, mean, s, sum);
+            sum = group_sum(sum, partial, k.threads.group);
         }
-        rstd = 1.0f / sqrtf(sum / (float)cols + k.args.eps);
+        rstd = inverse_root(sum * k.by_cols + k.args.eps);
         EACH_STRIP (col, n) {
             if (!KEPT) {
-                get_strip<KEPT>(row_of_sum<T>(k, row), col, cols, step, s);
-                get_weights<KEPT>(k.args.weight, 1.0f, col, cols, step, weight);
-                get_weights<KEPT>(k.args.bias, 0.0f, col, cols, step, bias);
+                get_centred<T>(k, first + col, cols - col, mean, s, none);
+                get_numbers<KEPT, W>(k.args.weight, 1.0f, offset, col, cols - col, step, weight);
+                get_numbers<KEPT, W>(k.args.bias, 0.0f, 0.0f, col, cols - col, step, bias);
             }
-            store_norm<KEPT>(k, row, col, s, weight, bias, mean, rstd);
+            store_norm<KEPT, T>(k, first + col, cols - col, s, weight, bias, rstd);
         }
         store_moments(k, row, mean, rstd);
+        first += far;
     }
 }
 
@@ -220,9 +208,9 @@ struct usual<f16, float> {
 };
 
 /* Returns how many blocks a card has room for: more would wait, while the next row of these comes beside. */
-static unsigned room_for_rows(fsdp_stream *stream, size_t size, unsigned block)
+static unsigned room_for_rows(fsdp_stream *stream, int warps, unsigned block)
 {
-    int multiprocessors, warps = size == sizeof(float) ? FORWARD_WARPS - 4 : FORWARD_WARPS;
+    int multiprocessors;
     size_t shared_bytes;
 
     fsdp__cuda_card(stream, &multiprocessors, &shared_bytes);
@@ -238,7 +226,7 @@ static fsdp_status launch_forward(fsdp_stream *stream, forward_plan k, bool kept
     if constexpr (usual<T, W>::value) {
         if (kept) {
             kernel = k.args.cols <= WARP * FEW ? norm_rows<T, W, FEW / n, true> : norm_rows<T, W, SOME / n, true>;
-            k.threads.grid = FSDP__MIN(k.threads.grid, room_for_rows(stream, sizeof(T), k.threads.block));
+            k.threads.grid = FSDP__MIN(k.threads.grid, room_for_rows(stream, forward_warps<T>::MOST, k.threads.block));
         }
     }
     return launch(stream, "norm_forward", kernel, k.threads.grid, k.threads.block, 0, k);
@@ -247,7 +235,7 @@ static fsdp_status launch_forward(fsdp_stream *stream, forward_plan k, bool kept
 ENTRY(norm_forward, a)
 {
     int64_t row_bytes = a->cols * (int64_t)fsdp_dtype_size(a->dtype);
-    forward_plan k = {*a, threads_of_rows(a->rows, a->cols, a->cols <= WARP * FEW ? FEW : SOME)};
+    forward_plan k = {*a, threads_of_rows(a->rows, a->cols, a->cols <= WARP * FEW ? FEW : SOME), 1.0f / (float)a->cols};
     bool kept = a->cols <= KEEPERS * SOME && is_aligned(a->x, row_bytes) && is_aligned(a->residual, 0) &&
                 is_aligned(a->sum, 0) && is_aligned(a->y, 0) && is_aligned(a->weight, 0) && is_aligned(a->bias, 0);
 
@@ -257,160 +245,166 @@ ENTRY(norm_forward, a)
 
 /* ---- backward ---- */
 
-/* Column sums are taken over panels of rows, each a group's, and then over panels. */
+/* Column sums are taken over panels of rows, a block's each, and then over panels. A block has several groups, whose
+ * rows are as far apart as all groups of the grid are many; they meet where a row's sums need a barrier. */
 struct backward_plan {
     fsdp__norm_backward_args args;
     row_threads threads;
-    int64_t panels, panel_rows;
+    int64_t panels;
+    float by_cols;          /* 1 / columns */
     float *dweight, *dbias; /* (panels, cols); NULL: not needed */
 };
 
-/* Holds what a row's gradient is computed from. */
+/* Holds what a row's gradient is computed from. What is past the row's end is never fetched. */
 template <class T, int LENGTH, int PACKS>
 struct row_strip {
     strip<T, LENGTH, PACKS> s, dy, dsum;
     float mean, rstd;
 };
 
+/* A thread's strip of the row begins at element `at`, and `left` columns of the row are there from it on. */
 template <bool WHOLE, class T, int LENGTH, int PACKS, class Column>
-DEVICE void get_row(const backward_plan &k, int64_t row, Column col, row_strip<T, LENGTH, PACKS> &x)
+DEVICE void get_row(const backward_plan &k, int64_t row, int64_t at, Column left, row_strip<T, LENGTH, PACKS> &x)
 {
-    Column cols = (Column)k.args.cols, step = k.threads.group * LENGTH;
+    const Column step = k.threads.group * LENGTH;
 
     x.mean = k.args.rms ? 0.0f : k.args.mean[row];
     x.rstd = k.args.rstd[row];
-    get_strip<WHOLE>((const T *)k.args.s + row * k.args.cols, col, cols, step, x.s);
-    get_strip<WHOLE>((const T *)k.args.dy + row * k.args.cols, col, cols, step, x.dy);
-    x.dsum = {};
+    get_strip<WHOLE>((const T *)k.args.s + at, left, step, x.s);
+    get_strip<WHOLE>((const T *)k.args.dy + at, left, step, x.dy);
     if (k.args.dsum)
-        get_strip<WHOLE>((const T *)k.args.dsum + row * k.args.cols, col, cols, step, x.dsum);
+        get_strip<WHOLE>((const T *)k.args.dsum + at, left, step, x.dsum);
 }
 
-/* Gives a pack of what dy is multiplied with. */
-template <class W, int LENGTH, int PACKS>
-DEVICE void scales_of(const backward_plan &k, strip<W, LENGTH, PACKS> &weight, int p, float (&w)[LENGTH])
-{
-    float offset = k.args.weight && k.args.plus_one ? 1.0f : 0.0f;
-
-    weight.at(p, w);
-    UNROLL
-    for (int e = 0; e < LENGTH; e++)
-        w[e] += offset;
-}
-
-/* Adds to the sums of a row that its gradient needs: of dy w, and of dy w (s - mean); and to those of its columns where
- * the caller has some. */
-template <class T, class W, int LENGTH, int PACKS>
-DEVICE void add_row(const backward_plan &k, row_strip<T, LENGTH, PACKS> &x, strip<W, LENGTH, PACKS> &weight,
-                    float (&sums)[2], float (*dweight)[LENGTH], float (*dbias)[LENGTH])
+/* Adds to the sums of a row that its gradient needs: of dy w (s - mean) rstd, and CENTRED of dy w; and to those of its
+ * columns where the caller has some. */
+template <bool CENTRED, class T, int LENGTH, int PACKS>
+DEVICE void add_row(row_strip<T, LENGTH, PACKS> &x, const float (&w)[PACKS][LENGTH], float (&sums)[1 + CENTRED],
+                    float (*dweight)[LENGTH], float (*dbias)[LENGTH])
 {
     UNROLL
     for (int p = 0; p < PACKS; p++) {
-        float s[LENGTH], dy[LENGTH], w[LENGTH];
+        float s[LENGTH], dy[LENGTH];
 
         x.s.at(p, s);
         x.dy.at(p, dy);
-        scales_of(k, weight, p, w);
         UNROLL
         for (int e = 0; e < LENGTH; e++) { /* past the row's end dy is 0 */
-            float centred = s[e] - x.mean, scaled = dy[e] * w[e];
+            float normed = (CENTRED ? s[e] - x.mean : s[e]) * x.rstd, scaled = dy[e] * w[p][e];
 
-            sums[0] += scaled;
-            sums[1] += scaled * centred;
+            sums[0] += scaled * normed;
+            if (CENTRED)
+                sums[CENTRED] += scaled;
             if (dweight)
-                dweight[p][e] += dy[e] * (centred * x.rstd);
-            if (dbias)
+                dweight[p][e] += dy[e] * normed;
+            if (CENTRED && dbias)
                 dbias[p][e] += dy[e];
         }
     }
 }
 
 /* Makes of these sums what store_dx() takes. */
-DEVICE void sum_row(const backward_plan &k, float (&sums)[2], float *partial, float rstd)
+template <int COUNT>
+DEVICE void sum_row(const backward_plan &k, float (&sums)[COUNT], float *partial, int first_warp, float rstd)
 {
-    group_sums(sums, partial, k.threads.group);
-    sums[0] = k.args.rms ? 0.0f : sums[0] / (float)k.args.cols * rstd;
-    sums[1] = sums[1] / (float)k.args.cols * rstd * rstd * rstd;
+    group_sums(sums, partial, k.threads.group, first_warp);
+    sums[0] *= k.by_cols * rstd * rstd;
+    if (COUNT > 1)
+        sums[COUNT - 1] = k.args.rms ? 0.0f : sums[COUNT - 1] * k.by_cols * rstd;
 }
 
 /* Stores dx = dy w rstd - mean of (dy w) rstd - (s - mean) dot [+ dsum]. */
-template <bool WHOLE, class T, class W, int LENGTH, int PACKS, class Column>
-DEVICE void store_dx(const backward_plan &k, int64_t row, Column col, row_strip<T, LENGTH, PACKS> &x,
-                     strip<W, LENGTH, PACKS> &weight, const float (&sums)[2])
+template <bool WHOLE, bool CENTRED, class T, int LENGTH, int PACKS, class Column>
+DEVICE void store_dx(const backward_plan &k, int64_t at, Column left, row_strip<T, LENGTH, PACKS> &x,
+                     const float (&w)[PACKS][LENGTH], const float (&sums)[1 + CENTRED])
 {
-    Column cols = (Column)k.args.cols;
-    T *out = (T *)k.args.dx + row * k.args.cols;
+    const Column step = k.threads.group * LENGTH;
+    const float constant = CENTRED ? x.mean * sums[0] - sums[CENTRED] : 0.0f;
 
     UNROLL
-    for (int p = 0; p < PACKS; p++, col += k.threads.group * LENGTH) {
-        float s[LENGTH], dy[LENGTH], extra[LENGTH], w[LENGTH];
+    for (int p = 0; p < PACKS; p++, left -= step) {
+        float s[LENGTH], dy[LENGTH], dx[LENGTH];
 
-        if (col >= cols)
+        if (left <= 0)
             return;
         x.s.at(p, s);
         x.dy.at(p, dy);
-        x.dsum.at(p, extra);
-        scales_of(k, weight, p, w);
+        x.dsum.at(p, dx);
         UNROLL
         for (int e = 0; e < LENGTH; e++)
-            dy[e] = dy[e] * w[e] * x.rstd - sums[0] - (s[e] - x.mean) * sums[1] + extra[e];
-        put<LENGTH>(out, col, cols, WHOLE, rounded<T>(dy));
+            dx[e] = (CENTRED ? dx[e] + constant : dx[e]) + dy[e] * w[p][e] * x.rstd - s[e] * sums[0];
+        put<LENGTH>((T *)k.args.dx + at + p * step, 0, left, WHOLE, rounded<T>(dx));
     }
 }
 
-/* Stores a panel's column sums. */
+/* Stores a panel's column sums: those of its groups, one after the other. */
 template <int N, int PACKS>
-DEVICE void store_columns(const backward_plan &k, float *out, int64_t col, const float (&sums)[PACKS][N])
+DEVICE void store_columns(const backward_plan &k, float *out, float *columns, int first, const float (&sums)[PACKS][N])
 {
-    UNROLL
-    for (int p = 0; p < PACKS; p++, col += (int64_t)k.threads.group * N)
+    const unsigned groups = blockDim.x / (unsigned)k.threads.group, own = threadIdx.x / (unsigned)k.threads.group;
+
+    for (unsigned group = 0; group < groups; group++, __syncthreads()) {
         UNROLL
-    for (int e = 0; e < N; e++)
-        if (col + e < k.args.cols)
-            out[col + e] = sums[p][e];
+        for (int p = 0; p < PACKS; p++)
+            UNROLL
+        for (int e = 0; e < N; e++) {
+            int col = first + p * k.threads.group * N + e;
+
+            if (group == own && col < k.args.cols)
+                (group + 1 < groups ? columns : out)[col] = sums[p][e] + (group > 0 ? columns[col] : 0.0f);
+        }
+    }
 }
 
-/* Works on rows that their threads keep: dx and the column sums in one pass. */
-template <class T, class W, bool BIAS, bool AHEAD>
-DEVICE void norm_panel(const backward_plan &k, int64_t panel, float *partial)
+/* Says how many threads a block has at most where rows are kept and fetched AHEAD, by its registers. Two groups and
+ * more have at most half of it each. */
+template <class T>
+struct panel_threads {
+    enum {
+        MOST = sizeof(T) < sizeof(float) ? PANEL_THREADS : KEEPERS,
+        COLUMNS = MOST / 2 * FEW
+    };
+};
+
+/* Works on rows that their threads keep: dx and the column sums in one pass. CENTRED: there is a mean, or a bias. */
+template <class T, class W, bool CENTRED, bool AHEAD = true>
+static __global__ __launch_bounds__(AHEAD ? panel_threads<T>::MOST : MOST_THREADS,
+                                    1) void norm_panels(GRID_CONSTANT(backward_plan) k)
 {
     const int n = ACCESS / (int)sizeof(T), PACKS = FEW / n;
-    int64_t end = FSDP__MIN((panel + 1) * k.panel_rows, k.args.rows);
-    int col = (int)(threadIdx.x % (unsigned)k.threads.group) * n;
-    float dweight[PACKS][n] = {}, dbias[BIAS ? PACKS : 1][n] = {};
-    row_strip<T, n, PACKS> next;
-    strip<W, n, PACKS> weight = {};
+    const int64_t groups = blockDim.x / (unsigned)k.threads.group, step = gridDim.x * groups;
+    const int own = (int)(threadIdx.x % (unsigned)k.threads.group), col = own * n;
+    const int first_warp = ((int)threadIdx.x - own) / WARP;
+    const float offset = k.args.weight && k.args.plus_one ? 1.0f : 0.0f;
+    __shared__ float partial[2 * WARP], columns[AHEAD ? panel_threads<T>::COLUMNS : 1];
+    float dweight[PACKS][n] = {}, dbias[CENTRED ? PACKS : 1][n] = {}, w[PACKS][n];
+    row_strip<T, n, PACKS> next = {};
+    const int left = (int)k.args.cols - col;
+    int64_t row = FIRST_GROUP(k.threads.group), at = row * k.args.cols + col, far = step * k.args.cols;
 
-    get_weights<true>(k.args.weight, 1.0f, col, (int)k.args.cols, k.threads.group * n, weight);
-    if (AHEAD)
-        get_row<true>(k, panel * k.panel_rows, col, next);
-    for (int64_t row = panel * k.panel_rows; row < end; row++) {
+    get_numbers<true, W>(k.args.weight, 1.0f, offset, col, left, k.threads.group * n, w);
+    if (AHEAD && row < k.args.rows)
+        get_row<true>(k, row, at, left, next);
+    for (int64_t first = blockIdx.x * groups; first < k.args.rows; first += step, row += step, at += far) {
         row_strip<T, n, PACKS> x = next;
-        float sums[2] = {};
+        float sums[1 + CENTRED] = {};
 
         if (!AHEAD)
-            get_row<true>(k, row, col, x);
-        else if (row + 1 < end) /* on its way while this row is added up */
-            get_row<true>(k, row + 1, col, next);
-        add_row(k, x, weight, sums, dweight, BIAS ? dbias : (float(*)[n])NULL);
+            get_row<true>(k, row, at, left, x);
+        else if (row + step < k.args.rows) /* on its way while this row is added up */
+            get_row<true>(k, row + step, at + far, left, next);
+        if (row < k.args.rows)
+            add_row<CENTRED>(x, w, sums, dweight, CENTRED ? dbias : (float(*)[n])NULL);
         if (!k.args.dx)
             continue;
-        sum_row(k, sums, partial, x.rstd);
-        store_dx<true>(k, row, col, x, weight, sums);
+        sum_row(k, sums, partial, first_warp, x.rstd);
+        if (row < k.args.rows)
+            store_dx<true, CENTRED>(k, at, left, x, w, sums);
     }
     if (k.dweight)
-        store_columns<n>(k, k.dweight + panel * k.args.cols, col, dweight);
-    if (BIAS)
-        store_columns<n>(k, k.dbias + panel * k.args.cols, col, dbias);
-}
-
-template <class T, class W, bool BIAS, bool AHEAD = true>
-static __global__ __launch_bounds__(AHEAD ? KEEPERS : MOST_THREADS) void norm_panels(GRID_CONSTANT(backward_plan) k)
-{
-    __shared__ float partial[2 * WARP];
-
-    EACH_GROUP (panel, k.panels, k.threads.group)
-        norm_panel<T, W, BIAS, AHEAD>(k, panel, partial);
+        store_columns<n>(k, k.dweight + blockIdx.x * k.args.cols, columns, col, dweight);
+    if (CENTRED && k.dbias)
+        store_columns<n>(k, k.dbias + blockIdx.x * k.args.cols, columns, col, dbias);
 }
 
 /* dx of other rows, which are read twice. */
@@ -420,41 +414,49 @@ static __global__ __launch_bounds__(MOST_THREADS) void norm_long_rows(GRID_CONST
     const int n = ACCESS / (int)sizeof(T), PACKS = 1;
     const bool KEPT = false;
     const int64_t step = 0; /* of a strip of one pack */
+    const float offset = k.args.weight && k.args.plus_one ? 1.0f : 0.0f;
     __shared__ float partial[2 * WARP];
 
     EACH_GROUP (row, k.args.rows, k.threads.group) {
-        row_strip<T, n, PACKS> x;
-        strip<W, n, PACKS> weight = {};
-        float sums[2] = {};
+        row_strip<T, n, PACKS> x = {};
+        float sums[2] = {}, w[PACKS][n];
 
         EACH_STRIP (col, n) {
-            get_row<KEPT>(k, row, col, x);
-            get_weights<KEPT>(k.args.weight, 1.0f, col, k.args.cols, step, weight);
-            add_row(k, x, weight, sums, (float(*)[n])NULL, (float(*)[n])NULL);
+            get_row<KEPT>(k, row, row * k.args.cols + col, k.args.cols - col, x);
+            get_numbers<KEPT, W>(k.args.weight, 1.0f, offset, col, k.args.cols - col, step, w);
+            add_row<true>(x, w, sums, (float(*)[n])NULL, (float(*)[n])NULL);
         }
-        sum_row(k, sums, partial, k.args.rstd[row]);
+        sum_row(k, sums, partial, 0, k.args.rstd[row]);
         EACH_STRIP (col, n) {
-            get_row<KEPT>(k, row, col, x);
-            get_weights<KEPT>(k.args.weight, 1.0f, col, k.args.cols, step, weight);
-            store_dx<KEPT>(k, row, col, x, weight, sums);
+            get_row<KEPT>(k, row, row * k.args.cols + col, k.args.cols - col, x);
+            get_numbers<KEPT, W>(k.args.weight, 1.0f, offset, col, k.args.cols - col, step, w);
+            store_dx<KEPT, true>(k, row * k.args.cols + col, k.args.cols - col, x, w, sums);
         }
     }
 }
 
-/* Adds up the columns of longer rows, a thread for each column of a panel. */
+/* Adds up the columns of longer rows as norm_panels() does, a thread for each column of a panel. */
 template <class T>
 static __global__ void norm_long_columns(GRID_CONSTANT(backward_plan) k)
 {
+    const int64_t groups = k.threads.block / (unsigned)k.threads.group;
+
     EACH_ITEM (at, k.panels * k.args.cols) {
-        int64_t panel = at / k.args.cols, col = at % k.args.cols, end = (panel + 1) * k.panel_rows;
+        int64_t panel = at / k.args.cols, col = at % k.args.cols;
         float dweight = 0.0f, dbias = 0.0f;
 
-        for (int64_t row = panel * k.panel_rows; row < end && row < k.args.rows; row++) {
-            float mean = k.args.rms ? 0.0f : k.args.mean[row], rstd = k.args.rstd[row];
-            float dy = load((const T *)k.args.dy, row * k.args.cols + col);
+        for (int64_t group = panel * groups; group < (panel + 1) * groups; group++) {
+            float of_weight = 0.0f, of_bias = 0.0f;
 
-            dweight += dy * ((load((const T *)k.args.s, row * k.args.cols + col) - mean) * rstd);
-            dbias += dy;
+            for (int64_t row = group; row < k.args.rows; row += k.panels * groups) {
+                float mean = k.args.rms ? 0.0f : k.args.mean[row], rstd = k.args.rstd[row];
+                float dy = load((const T *)k.args.dy, row * k.args.cols + col);
+
+                of_weight += dy * ((load((const T *)k.args.s, row * k.args.cols + col) - mean) * rstd);
+                of_bias += dy;
+            }
+            dweight = of_weight + dweight;
+            dbias = of_bias + dbias;
         }
         if (k.dweight)
             k.dweight[at] = dweight;
@@ -467,80 +469,86 @@ enum {
     FOLDERS = 32 /* warps that add the panels in turns */
 };
 
-/* out [+]= the sum over panels. A block takes 32 columns. */
+/* dweight [+]= the sum over its panels, and blocks with y = 1 do so for dbias. A block takes 32 columns. */
 template <class T>
-static __global__ __launch_bounds__(FOLDERS *WARP) void fold_panels(const float *panels, int64_t count, int64_t cols,
-                                                                    T *out, bool accumulate)
+static __global__ __launch_bounds__(FOLDERS *WARP) void fold_panels(GRID_CONSTANT(backward_plan) k)
 {
+    const float *panels = blockIdx.y ? k.dbias : k.dweight;
+    const bool accumulate = blockIdx.y ? k.args.accumulate_bias : k.args.accumulate_weight;
+    T *out = (T *)(blockIdx.y ? k.args.dbias : k.args.dweight);
     __shared__ float partial[FOLDERS][WARP];
     int lane = lane_of_warp(), warp = (int)threadIdx.x / WARP;
     int64_t col = (int64_t)blockIdx.x * WARP + lane;
     float sum = 0.0f;
 
-    for (int64_t panel = warp; col < cols && panel < count; panel += FOLDERS)
-        sum += panels[panel * cols + col];
+    if (!out)
+        return;
+    UNROLL_BY(8)
+    for (int64_t panel = warp; panel < k.panels; panel += FOLDERS)
+        sum += col < k.args.cols ? panels[panel * k.args.cols + col] : 0.0f;
     partial[warp][lane] = sum;
     __syncthreads();
-    if (warp > 0 || col >= cols)
+    if (warp > 0 || col >= k.args.cols)
         return;
     for (int other = 1; other < FOLDERS; other++)
         sum += partial[other][lane];
     store(out, col, accumulate ? load(out, col) + sum : sum);
 }
 
-static fsdp_status fold(fsdp_stream *stream, const backward_plan &k, const float *panels, void *out, bool accumulate)
+static fsdp_status fold(fsdp_stream *stream, const backward_plan &k)
 {
-    if (!out)
+    const dim3 grid = {blocks_for(k.args.cols, WARP), k.args.dbias ? 2u : 1u, 1};
+
+    if (!k.args.dweight && !k.args.dbias)
         return FSDP_OK;
     EACH_FLOAT(k.args.dweight_dtype, T,
-               FSDP_TRY(launch(stream, "norm_backward", fold_panels<T>, blocks_for(k.args.cols, WARP), FOLDERS * WARP,
-                               0, panels, k.panels, k.args.cols, (T *)out, accumulate)));
+               FSDP_TRY(launch(stream, "norm_backward", fold_panels<T>, grid, FOLDERS * WARP, 0, k)));
     return FSDP_OK;
 }
 
-/* Panels are so many that each multiprocessor has several warps, and so few that their sums are little beside the
- * rows; and not a few more than a multiple of those that a card has room for, since most of it would wait for them. */
+/* A multiprocessor has one panel, but few rows are no more panels than their sums are worth. */
 static void cut_panels(backward_plan *k)
 {
-    int64_t rows = k->args.rows, cols = FSDP__MAX(k->args.cols, 1);
-    int64_t most = FSDP__MAX(512, FSDP__MIN(1024, (1 << 21) / cols));
-    int64_t warps = threads_of_rows(rows, cols, FEW).group / WARP;
-    int64_t room = MULTIPROCESSORS * FSDP__MAX((BACKWARD_WARPS - (k->args.dbias ? 4 : 0)) / warps, 1);
+    const int most = k->args.dtype == FSDP_F32 ? KEEPERS : PANEL_THREADS;
+    int64_t groups, panels;
 
-    most = FSDP__MAX((most + room / 2) / room, 1) * room;
-    k->panel_rows = FSDP__MAX(8, (rows + most - 1) / most);
-    k->panels = (rows + k->panel_rows - 1) / k->panel_rows;
+    k->threads = threads_of_rows(k->args.rows, k->args.cols, FEW);
+    groups = FSDP__MAX(most / k->threads.group, 1);
+    panels = (k->args.rows + FSDP__MAX(groups, 8) - 1) / FSDP__MAX(groups, 8);
+    k->threads.block = (unsigned)(k->threads.group * groups);
+    k->panels = FSDP__MIN(panels, (int64_t)MULTIPROCESSORS);
+    k->threads.grid = (unsigned)k->panels;
 }
 
 template <class T, class W>
 static fsdp_status launch_long(fsdp_stream *stream, const backward_plan &k)
 {
     const fsdp__norm_backward_args *a = &k.args;
+    const row_threads t = threads_of_rows(a->rows, a->cols, FEW);
 
     if (a->dweight || a->dbias) /* first: dx may overwrite dy */
         FSDP_TRY(
             launch(stream, "norm_backward", norm_long_columns<T>, blocks_for(k.panels * a->cols, BLOCK), BLOCK, 0, k));
     if (a->dx)
-        FSDP_TRY(launch(stream, "norm_backward", norm_long_rows<T, W>, k.threads.grid, k.threads.block, 0, k));
+        FSDP_TRY(launch(stream, "norm_backward", norm_long_rows<T, W>, t.grid, t.block, 0, k));
     return FSDP_OK;
 }
 
-/* Kernels that keep a row have registers for 512 threads; without a bias's sums, and with elements of 16 bits, for
+/* Kernels that keep a row have registers for so many threads; without a bias's sums, and with elements of 16 bits, for
  * 1,024 that fetch nothing ahead. */
 template <class T, class W>
-static fsdp_status launch_backward(fsdp_stream *stream, backward_plan k, bool kept)
+static fsdp_status launch_backward(fsdp_stream *stream, const backward_plan &k, bool kept)
 {
     if constexpr (usual<T, W>::value) {
-        auto *kernel = k.dbias ? norm_panels<T, W, true> : norm_panels<T, W, false>;
+        const bool centred = !k.args.rms || k.args.dbias, long_rows = k.threads.group > panel_threads<T>::MOST;
+        auto *kernel = centred ? norm_panels<T, W, true> : norm_panels<T, W, false>;
 
-        k.threads = threads_of_rows(k.panels, k.args.cols, FEW);
         if constexpr (sizeof(T) < sizeof(float))
-            if (k.threads.group > KEEPERS && !k.dbias)
+            if (long_rows)
                 kernel = norm_panels<T, W, false, false>;
-        if (kept && (k.threads.group <= KEEPERS || (sizeof(T) < sizeof(float) && !k.dbias)))
+        if (kept && (!long_rows || (sizeof(T) < sizeof(float) && !centred)))
             return launch(stream, "norm_backward", kernel, k.threads.grid, k.threads.block, 0, k);
     }
-    k.threads = threads_of_rows(k.args.rows, k.args.cols, FEW);
     return launch_long<T, W>(stream, k);
 }
 
@@ -553,6 +561,7 @@ ENTRY(norm_backward, a)
     float *sums;
 
     k.args = *a;
+    k.by_cols = 1.0f / (float)a->cols;
     cut_panels(&k);
     sums = (float *)fsdp__stream_workspace(stream, (size_t)(2 * k.panels * a->cols) * sizeof(float) + 1);
     if (!sums)
@@ -560,6 +569,5 @@ ENTRY(norm_backward, a)
     k.dweight = a->dweight ? sums : NULL;
     k.dbias = a->dbias ? sums + k.panels * a->cols : NULL;
     EACH_PAIR(a->dtype, a->weight_dtype, T, W, FSDP_TRY((launch_backward<T, W>(stream, k, kept))));
-    FSDP_TRY(fold(stream, k, k.dweight, a->dweight, a->accumulate_weight));
-    return fold(stream, k, k.dbias, a->dbias, a->accumulate_bias);
+    return fold(stream, k);
 }

@@ -36,15 +36,35 @@ static inline row_threads threads_of_rows(int64_t rows, int64_t cols, int64_t ea
     for (int64_t groups_ = blockDim.x / (unsigned)(group), row = FIRST_GROUP(group); row < (n); \
          row += gridDim.x * groups_)
 
-/* Replaces each of COUNT numbers by its sum over the group. `partial` is shared memory for COUNT numbers a warp. */
+/* Replaces each of COUNT numbers by its sum over a warp. Of two, half of the lanes add up each after the first step. */
 template <int COUNT>
-DEVICE void group_sums(float (&x)[COUNT], float *partial, int group)
+DEVICE void warp_sums(float (&x)[COUNT])
+{
+    const int half = WARP / 2;
+
+    if constexpr (COUNT == 2) {
+        bool second = lane_of_warp() >= half;
+        float sum = (second ? x[1] : x[0]) + __shfl_xor_sync(ALL_LANES, second ? x[0] : x[1], half);
+
+        for (int step = half / 2; step > 0; step /= 2)
+            sum += __shfl_xor_sync(ALL_LANES, sum, step);
+        x[0] = __shfl_sync(ALL_LANES, sum, 0);
+        x[1] = __shfl_sync(ALL_LANES, sum, half);
+    } else {
+        UNROLL
+        for (int c = 0; c < COUNT; c++)
+            x[c] = warp_sum(x[c]);
+    }
+}
+
+/* Replaces each of COUNT numbers by its sum over the group. `partial` is shared memory for COUNT numbers a warp. Groups
+ * of several warps call this together with the block's other groups; `first` is the group's first warp. */
+template <int COUNT>
+DEVICE void group_sums(float (&x)[COUNT], float *partial, int group, int first = 0)
 {
     int lane = lane_of_warp(), warp = (int)threadIdx.x / WARP;
 
-    UNROLL
-    for (int c = 0; c < COUNT; c++)
-        x[c] = warp_sum(x[c]);
+    warp_sums(x);
     if (group == WARP)
         return;
     __syncthreads(); /* somebody may still read what an earlier call has left there */
@@ -55,7 +75,8 @@ DEVICE void group_sums(float (&x)[COUNT], float *partial, int group)
     __syncthreads();
     UNROLL
     for (int c = 0; c < COUNT; c++)
-        x[c] = warp_sum(lane < group / WARP ? partial[c * WARP + lane] : 0.0f);
+        x[c] = lane < group / WARP ? partial[c * WARP + first + lane] : 0.0f;
+    warp_sums(x);
 }
 
 DEVICE float group_sum(float x, float *partial, int group)

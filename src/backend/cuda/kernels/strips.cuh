@@ -43,39 +43,42 @@ struct column_of<true> {
 };
 
 /* Visits the columns of a thread's strips of a row: one that is kept, or until the row ends. */
-#define EACH_STRIP(col, n)                                                                                   \
-    for (typename column_of<KEPT>::type col = (int)(threadIdx.x % (unsigned)k.threads.group) * (n),          \
-                                        end_ = KEPT ? col + 1 : (typename column_of<KEPT>::type)k.args.cols; \
-         col < end_; col += k.threads.group * (n)*PACKS)
+#define EACH_STRIP(col, n)                                                                                     \
+    for (typename column_of<KEPT>::type col = (int)(threadIdx.x % (unsigned)k.threads.group) * (n), once_ = 1; \
+         KEPT ? once_ : col < k.args.cols; col += k.threads.group * (n), once_ = 0)
 
-/* Fetches a strip that begins at a column; what is past the row's end is 0. */
+/* Fetches a strip that begins at p, where `left` elements of the row are left. What is past the row's end is 0; of a
+ * WHOLE pack it stays as it was. */
 template <bool WHOLE, class T, int LENGTH, int PACKS, class Column>
-DEVICE void get_strip(const T *row, Column col, Column cols, Column step, strip<T, LENGTH, PACKS> &x)
+DEVICE void get_strip(const T *p, Column left, Column step, strip<T, LENGTH, PACKS> &x)
 {
     UNROLL
-    for (int p = 0; p < PACKS; p++, col += step) {
-        x.packs[p] = {};
-        if (WHOLE && col < cols)
-            x.packs[p] = *(const typename strip<T, LENGTH, PACKS>::words *)(row + col);
+    for (int i = 0; i < PACKS; i++, p += step, left -= step) {
+        if (WHOLE && left > 0)
+            x.packs[i] = *(const typename strip<T, LENGTH, PACKS>::words *)p;
         else if (!WHOLE)
-            x.set(p, get<LENGTH>(row, col, cols, false));
+            x.set(i, get<LENGTH>(p, 0, left, false));
     }
 }
 
-/* Fetches what a thread needs of weights or of a bias; each is `none` where there are none. */
+/* Fetches what a thread needs of weights or of a bias from a column on, and adds `offset`; each is `none` where there
+ * are none. All lanes of a warp call this together if WHOLE. */
 template <bool WHOLE, class W, int LENGTH, int PACKS, class Column>
-DEVICE void get_weights(const void *from, float none, Column col, Column cols, Column step, strip<W, LENGTH, PACKS> &w)
+DEVICE void get_numbers(const void *from, float none, float offset, int64_t col, Column left, Column step,
+                        float (&w)[PACKS][LENGTH])
 {
-    pack<W, LENGTH> x;
+    strip<W, LENGTH, PACKS> packed = {};
 
-    if (from) {
-        get_strip<WHOLE>((const W *)from, col, cols, step, w);
-        return;
+    if (from)
+        get_strip<WHOLE>((const W *)from + col, left, step, packed);
+    UNROLL
+    for (int p = 0; p < PACKS; p++) {
+        packed.at(p, w[p]);
+        UNROLL
+        for (int e = 0; e < LENGTH; e++) {
+            w[p][e] = from ? w[p][e] + offset : none;
+            if (WHOLE)
+                w[p][e] = kept_number(w[p][e]);
+        }
     }
-    UNROLL
-    for (int e = 0; e < LENGTH; e++)
-        x.at[e] = from_float<W>(none);
-    UNROLL
-    for (int p = 0; p < PACKS; p++)
-        w.set(p, x);
 }
