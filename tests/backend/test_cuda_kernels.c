@@ -340,6 +340,57 @@ TEST(rows_of_logits_that_a_block_keeps_agree_with_the_oracle)
     with_tables(FSDP__KERNEL_CROSS_ENTROPY, keep_logits);
 }
 
+/* ---- many rows ---- */
+
+/* Each group of a norm's 132 panels has a row, and some have a second one. */
+static void norm_panels(test_case *c)
+{
+    const int64_t rows = 3200, cols = 8;
+    fsdp__norm_backward_args a = {
+        .rows = rows, .cols = cols, .dtype = c->dtype, .weight_dtype = c->dtype, .dweight_dtype = FSDP_F32};
+
+    a.s = an_input(c, c->dtype, rows * cols, -2.0, 3.0);
+    a.dy = an_input(c, c->dtype, rows * cols, -2.0, 2.0);
+    a.weight = an_input(c, c->dtype, cols, -2.0, 2.0);
+    a.mean = an_input(c, FSDP_F32, rows, -0.5, 0.5);
+    a.rstd = an_input(c, FSDP_F32, rows, 0.5, 1.5);
+    a.dx = an_output(c, c->dtype, rows * cols, 4e-6, 2e-5);
+    a.dweight = an_output(c, FSDP_F32, cols, 4e-6, 2e-7 * (double)rows);
+    a.dbias = an_output(c, FSDP_F32, cols, 4e-6, 2e-7 * (double)rows);
+    check(c, &a, "%ld x %ld", (long)rows, (long)cols);
+}
+
+TEST(panels_of_norms_agree_with_the_oracle)
+{
+    with_tables(FSDP__KERNEL_NORM_BACKWARD, norm_panels);
+}
+
+/* Of 32,768 words and fewer a pass of the sort is one kernel; it has room for 18 bits. */
+static void sort_many(test_case *c)
+{
+    static const struct {
+        int64_t rows, table_rows;
+    } sizes[] = {{32768, 600}, {32769, 600}, {70, 300000}};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(sizes); i++) {
+        fsdp__embedding_backward_args a = {.rows = sizes[i].rows,
+                                           .cols = 1,
+                                           .table_rows = sizes[i].table_rows,
+                                           .dtype = c->dtype,
+                                           .dtable_dtype = FSDP_F32};
+
+        a.ids = an_input(c, FSDP_I32, a.rows, 0.0, (double)(a.table_rows - 1));
+        a.dy = an_input(c, c->dtype, a.rows, -2.0, 2.0);
+        a.dtable = an_output(c, FSDP_F32, a.table_rows, 1e-6, 2e-5);
+        check(c, &a, "%ld of %ld", (long)a.rows, (long)a.table_rows);
+    }
+}
+
+TEST(embeddings_of_many_rows_agree_with_the_oracle)
+{
+    with_tables(FSDP__KERNEL_EMBEDDING_BACKWARD, sort_many);
+}
+
 /* ---- addresses ---- */
 
 enum {
