@@ -96,16 +96,27 @@ DEVICE void store_norm(const forward_plan &k, int64_t at, Column left, const flo
     }
 }
 
-/* Fetches a strip of s after it was made, and subtracts the mean. */
-template <class T, int LENGTH, int PACKS>
-DEVICE void get_centred(const forward_plan &k, int64_t at, int64_t left, float mean, float (&s)[PACKS][LENGTH],
-                        float &squares)
+/* Subtracts the mean from a strip of s, which is read again if it is not KEPT, and adds up its squares. */
+template <bool KEPT, class T, int LENGTH, int PACKS, class Column>
+DEVICE void centre(const forward_plan &k, int64_t at, Column left, float mean, float (&s)[PACKS][LENGTH],
+                   float &squares)
 {
-    strip<T, LENGTH, PACKS> x;
+    if constexpr (!KEPT) {
+        strip<T, LENGTH, PACKS> x;
 
-    get_strip<false>((const T *)(k.args.residual ? k.args.sum : k.args.x) + at, left, (int64_t)0, x);
-    x.at(0, s[0]);
-    add_strip<false, true>(k, s, left, mean, squares);
+        get_strip<KEPT>((const T *)(k.args.residual ? k.args.sum : k.args.x) + at, left, (Column)0, x);
+        x.at(0, s[0]);
+    }
+    add_strip<KEPT, true>(k, s, left, mean, squares);
+}
+
+template <bool WHOLE, class W, int LENGTH, int PACKS, class Column>
+DEVICE void get_weights(const forward_plan &k, Column col, float (&weight)[PACKS][LENGTH], float (&bias)[PACKS][LENGTH])
+{
+    const Column left = (Column)k.args.cols - col, step = k.threads.group * LENGTH;
+
+    get_numbers<WHOLE, W>(k.args.weight, 1.0f, k.args.weight && k.args.plus_one ? 1.0f : 0.0f, col, left, step, weight);
+    get_numbers<WHOLE, W>(k.args.bias, 0.0f, 0.0f, col, left, step, bias);
 }
 
 DEVICE void store_moments(const forward_plan &k, int64_t row, float mean, float rstd)
@@ -132,24 +143,20 @@ template <class T, class W, int PACKS, bool KEPT>
 static __global__ __launch_bounds__(KEPT ? forward_warps<T>::MOST *WARP
                                          : MOST_THREADS) void norm_rows(GRID_CONSTANT(forward_plan) k)
 {
-    const int n = ACCESS / (int)sizeof(T), own = (int)(threadIdx.x % (unsigned)k.threads.group) * n;
+    const int n = ACCESS / (int)sizeof(T);
     typedef typename column_of<KEPT>::type column;
-    const column cols = (column)k.args.cols, step = k.threads.group * n;
-    const bool rms = k.args.rms;
-    const float offset = k.args.weight && k.args.plus_one ? 1.0f : 0.0f;
+    const column cols = (column)k.args.cols, own = (int)(threadIdx.x % (unsigned)k.threads.group) * n;
+    const int64_t far = gridDim.x * (blockDim.x / (unsigned)k.threads.group) * k.args.cols;
+    int64_t first = FIRST_GROUP(k.threads.group) * k.args.cols; /* element of the row */
     __shared__ float partial[WARP];
     parts_of_sum<T, n, PACKS> parts = {};
     float s[PACKS][n], weight[PACKS][n], bias[PACKS][n], none = 0.0f;
-    int64_t first = FIRST_GROUP(k.threads.group),
-            far = gridDim.x * (blockDim.x / (unsigned)k.threads.group) * k.args.cols;
 
     if (KEPT) {
-        get_numbers<KEPT, W>(k.args.weight, 1.0f, offset, own, cols - own, step, weight);
-        get_numbers<KEPT, W>(k.args.bias, 0.0f, 0.0f, own, cols - own, step, bias);
-        if (first < k.args.rows)
-            get_parts<KEPT>(k, first * k.args.cols + own, cols - own, parts);
+        get_weights<KEPT, W>(k, own, weight, bias);
+        if (first < k.args.rows * k.args.cols)
+            get_parts<KEPT>(k, first + own, cols - own, parts);
     }
-    first *= k.args.cols;
     EACH_GROUP (row, k.args.rows, k.threads.group) {
         float sum = 0.0f, mean = 0.0f, rstd;
 
@@ -159,28 +166,24 @@ static __global__ __launch_bounds__(KEPT ? forward_warps<T>::MOST *WARP
             make_sum<KEPT>(k, first + col, cols - col, parts, s);
             if (KEPT && row + groups_ * gridDim.x < k.args.rows)
                 get_parts<KEPT>(k, first + far + col, cols - col, parts);
-            if (rms)
+            if (k.args.rms)
                 add_strip<KEPT, true>(k, s, cols - col, 0.0f, sum);
             else
                 add_strip<KEPT, false>(k, s, cols - col, 0.0f, sum);
         }
         sum = group_sum(sum, partial, k.threads.group);
-        if (!rms) {
+        if (!k.args.rms) {
             mean = sum * k.by_cols;
             sum = 0.0f;
             EACH_STRIP (col, n)
-                if (KEPT)
-                    add_strip<KEPT, true>(k, s, cols - col, mean, sum);
-                else
-                    get_centred<T>(k, first + col, cols - col, mean, s, sum);
+                centre<KEPT, T>(k, first + col, cols - col, mean, s, sum);
             sum = group_sum(sum, partial, k.threads.group);
         }
         rstd = inverse_root(sum * k.by_cols + k.args.eps);
         EACH_STRIP (col, n) {
             if (!KEPT) {
-                get_centred<T>(k, first + col, cols - col, mean, s, none);
-                get_numbers<KEPT, W>(k.args.weight, 1.0f, offset, col, cols - col, step, weight);
-                get_numbers<KEPT, W>(k.args.bias, 0.0f, 0.0f, col, cols - col, step, bias);
+                centre<KEPT, T>(k, first + col, cols - col, mean, s, none);
+                get_weights<KEPT, W>(k, col, weight, bias);
             }
             store_norm<KEPT, T>(k, first + col, cols - col, s, weight, bias, rstd);
         }
