@@ -177,9 +177,12 @@ static const char *verb_of(const fact *f)
         "the tokens that are trained on",  "the model's biases and ties", "the model's local and bare layers",
         "the model's scales of attention", "the most new tokens",         "the windows of "};
 
-    for (size_t i = 0; i < FSDP__COUNT_OF(several); i++)
-        if (strncmp(f->name, several[i], strlen(several[i])) == 0)
+    for (size_t i = 0; i < FSDP__COUNT_OF(several); i++) {
+        int bytes = (int)strlen(several[i]); /* names end with their bytes, not with a zero */
+
+        if (f->name_bytes >= bytes && memcmp(f->name, several[i], (size_t)bytes) == 0)
             return "are";
+    }
     return "is";
 }
 
