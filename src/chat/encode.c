@@ -8,8 +8,6 @@
 #include "chat/jinja_strings.h"
 #include "format/json.h"
 #include "format/json_scan.h"
-#include "tokenizer/nfc.h"
-#include "tokenizer/token_ends.h"
 #include "tokenizer/tokenizer.h"
 
 FSDP__UNUSED static void release_rendered(fsdp__rendered *rendered)
@@ -88,19 +86,29 @@ static fsdp_status render(const fsdp_chat *chat, const json_t *conversation, siz
 
 /* ---- what is learned ---- */
 
+/* Returns the bytes of the special token with which a text ends; 0: it ends with none. */
+static size_t special_at_end(const fsdp_tokenizer *t, fsdp__jinja_string text)
+{
+    const fsdp__added_tokens *const lists[] = {&t->raw, &t->normalized};
+    fsdp__jinja_string token;
+    size_t most = 0;
+
+    for (size_t l = 0; l < FSDP__COUNT_OF(lists); l++)
+        for (int64_t i = 0; i < lists[l]->count; i++) {
+            token.at = fsdp__vocabulary_bytes(&t->bpe.vocabulary, lists[l]->tokens[i].id, &token.bytes);
+            if (lists[l]->tokens[i].special && fsdp__jinja_string_ends(text, token))
+                most = FSDP__MAX(most, token.bytes);
+        }
+    return most;
+}
+
 /* Takes white space behind a special token from the end of an answer. */
 static size_t without_space(const fsdp_chat *chat, const char *text, size_t begin, size_t end)
 {
     fsdp__jinja_string answer =
         fsdp__jinja_string_strip((fsdp__jinja_string){text + begin, end - begin}, FSDP__STRIP_RIGHT, NULL);
 
-    for (int64_t i = 0; i < chat->tokenizer->raw.count; i++) {
-        const fsdp__added_token *token = &chat->tokenizer->raw.tokens[i];
-
-        if (token->special && fsdp__jinja_string_ends(answer, (fsdp__jinja_string){token->text, token->bytes}))
-            return begin + answer.bytes;
-    }
-    return end;
+    return special_at_end(chat->tokenizer, answer) > 0 ? begin + answer.bytes : end;
 }
 
 static fsdp_status no_mask(const char *why)
@@ -178,118 +186,78 @@ static fsdp_status find_learned(const fsdp_chat *chat, const json_t *conversatio
 
 /* ---- ranges to tokens ---- */
 
-/* Returns the tokenizer's normalization without what it puts before texts, which a token's end does not need. It
- * borrows from the tokenizer. */
-static fsdp__normalizer of_characters(const fsdp_tokenizer *t)
+FSDP__UNUSED static void release_origins(fsdp__origins *origins)
 {
-    fsdp__normalizer out = {.count = 0};
-
-    for (int i = 0; i < t->normalizer.count; i++) {
-        fsdp__normalizer_kind kind = t->normalizer.steps[i].kind;
-
-        if (kind != FSDP__NORMALIZE_PREPEND && kind != FSDP__NORMALIZE_PREPEND_FIRST)
-            out.steps[out.count++] = t->normalizer.steps[i];
-    }
-    return out;
+    fsdp__free(origins->items);
 }
 
-static void release_texts(fsdp__text (*texts)[2])
+/* Marks the tokens that overlap a range, as transformers does. Ranges are in order, and so are tokens that are not
+ * empty; an empty one is a space that was left out at the end of what it was made of. */
+static void mark(const ranges *r, const fsdp__origins *origins, bool *learned, int64_t *answers)
 {
-    fsdp__text_release(&(*texts)[0]);
-    fsdp__text_release(&(*texts)[1]);
-}
+    int64_t passed = 0;
 
-/* Normalizes the text, and moves the ranges to where their text is then. The result is in `memory`, or unchanged. */
-static fsdp_status normalize(const fsdp_tokenizer *t, fsdp__text memory[2], const char **text, size_t *bytes, ranges *r)
-{
-    fsdp__normalizer normalizer = of_characters(t);
-    FSDP__SCOPED(release_texts) fsdp__text scratch[2] = {{0}};
-    const char *from = *text, *made;
+    for (int64_t i = 0; i < origins->count; i++) {
+        fsdp__origin token = origins->items[i];
+        int64_t k = passed;
 
-    if (normalizer.count == 0)
-        return FSDP_OK;
-    for (int64_t i = 0; i < 2 * r->count; i++) {
-        size_t *place = i % 2 ? &r->at[i / 2].end : &r->at[i / 2].begin;
-
-        FSDP_TRY(fsdp__normalize(&normalizer, true, from, *place, scratch, &made, place));
-    }
-    return fsdp__normalize(&normalizer, true, from, *bytes, memory, text, bytes);
-}
-
-/* Marks the tokens that overlap a range. */
-static void mark(const ranges *r, const size_t *ends, fsdp_chat_row *out)
-{
-    for (int64_t i = 0; i < out->ids.count; i++) {
-        size_t begin = i > 0 ? ends[i - 1] : 0;
-
-        for (int64_t k = 0; k < r->count && !out->learned[i]; k++)
-            out->learned[i] = begin < r->at[k].end && ends[i] > r->at[k].begin;
-        out->answers += out->learned[i];
+        while (k < r->count && token.begin >= r->at[k].end)
+            k++;
+        learned[i] = k < r->count && token.end > r->at[k].begin;
+        *answers += learned[i];
+        passed = token.end > token.begin ? k : passed;
     }
 }
 
-/* Sets for each token whether it is learned. The first `skip` tokens are not of the text, and are not learned. */
-static fsdp_status mark_tokens(const fsdp_chat *chat, const char *text, size_t bytes, ranges *r, fsdp_chat_row *out)
+static fsdp_status grow_mask(fsdp_chat_row *out)
 {
-    FSDP__FREED size_t *ends = fsdp__calloc((size_t)out->ids.count + 1, sizeof *ends);
-    FSDP__SCOPED(release_texts) fsdp__text memory[2] = {{0}};
+    return fsdp__grow(&out->learned, out->ids.count, &out->learned_capacity, sizeof *out->learned);
+}
 
-    FSDP__TRY_NEW(ends);
-    FSDP_TRY(fsdp__grow(&out->learned, out->ids.count, &out->learned_capacity, sizeof *out->learned));
+/* Encodes the row's text, and sets for each token whether it is learned. What the tokenizer puts in front of a text
+ * comes first if it is asked for, and is not learned. */
+static fsdp_status encode_text(const fsdp_chat *chat, fsdp_encoder *encoder, const ranges *r, bool prefix,
+                               fsdp_chat_row *out)
+{
+    FSDP__SCOPED(release_origins) fsdp__origins origins = {0};
+    fsdp__origins *asked = r->count > 0 ? &origins : NULL;
+    int64_t before = prefix ? chat->tokenizer->prefix.count : 0;
+
+    out->ids.count = out->answers = 0;
+    for (int64_t i = 0; i < before; i++)
+        FSDP_TRY(fsdp__token_list_add(&out->ids, chat->tokenizer->prefix.ids[i]));
+    if (encoder)
+        FSDP_TRY(fsdp__encoder_trace(encoder, out->text, out->text_bytes, NULL, &out->ids, asked));
+    else
+        FSDP_TRY(fsdp__tokenizer_trace(chat->tokenizer, out->text, out->text_bytes, NULL, &out->ids, asked));
+    FSDP_TRY(grow_mask(out));
     memset(out->learned, 0, (size_t)out->ids.count * sizeof *out->learned);
-    out->answers = 0;
-    if (r->count == 0)
-        return FSDP_OK;
-    FSDP_TRY(normalize(chat->tokenizer, memory, &text, &bytes, r));
-    FSDP_TRY(fsdp__token_ends(chat->tokenizer, text, bytes, out->ids.ids, out->ids.count, ends));
-    mark(r, ends, out);
+    mark(r, &origins, out->learned + before, &out->answers);
     return FSDP_OK;
 }
 
 /* ---- a row ---- */
 
-static fsdp_status encode_text(const fsdp_chat *chat, fsdp_encoder *encoder, const char *text, size_t bytes,
-                               fsdp_chat_row *out)
-{
-    out->ids.count = 0;
-    if (encoder)
-        return fsdp_encoder_encode(encoder, text, bytes, NULL, &out->ids);
-    return fsdp_tokenizer_encode(chat->tokenizer, text, bytes, NULL, &out->ids);
-}
-
-/* Encodes a prompt and its completion, which are texts: what the tokenizer puts around a text stands around both, and a
- * token that ends a text behind them. */
+/* Encodes a prompt and its completion, which are texts: what the tokenizer puts in front of a text stands in front of
+ * both, and a token that ends a text behind them. */
 static fsdp_status encode_completion(const fsdp_chat *chat, fsdp_encoder *encoder, const json_t *conversation,
                                      const fsdp_chat_options *options, fsdp_chat_row *out)
 {
-    const fsdp_tokenizer *t = chat->tokenizer;
-    const json_t *prompt = json_object_get(conversation, "prompt");
-    const json_t *completion = json_object_get(conversation, "completion");
-    size_t prompt_bytes = json_string_length(prompt), begin = (size_t)t->prefix.count;
+    const char *prompt = json_string_value(json_object_get(conversation, "prompt"));
+    const char *completion = json_string_value(json_object_get(conversation, "completion"));
     FSDP__SCOPED(release_ranges) ranges r = {0};
-    int32_t eos = fsdp_tokenizer_eos(t);
-    bool *learned;
+    int32_t eos = fsdp_tokenizer_eos(chat->tokenizer);
 
-    FSDP__TRY_NEW(out->text = fsdp__sprintf("%s%s", json_string_value(prompt), json_string_value(completion)));
+    FSDP__TRY_NEW(out->text = fsdp__sprintf("%s%s", prompt, completion));
     out->text_bytes = strlen(out->text);
-    FSDP_TRY(encode_text(chat, encoder, out->text, out->text_bytes, out));
-    FSDP_TRY(add_range(&r, prompt_bytes, out->text_bytes));
-    FSDP_TRY(mark_tokens(chat, out->text, out->text_bytes, &r, out));
-    if (eos >= 0 && (out->ids.count == 0 || out->ids.ids[out->ids.count - 1] != eos) && !options->prompt) {
-        FSDP_TRY(fsdp__token_list_add(&out->ids, eos));
-        FSDP_TRY(fsdp__grow(&out->learned, out->ids.count, &out->learned_capacity, sizeof *out->learned));
-        out->learned[out->ids.count - 1] = true;
-        out->answers++;
-    }
-    for (size_t i = 0; i < begin; i++)
-        FSDP_TRY(fsdp__token_list_add(&out->ids, 0));
-    FSDP_TRY(fsdp__grow(&out->learned, out->ids.count, &out->learned_capacity, sizeof *out->learned));
-    learned = out->learned;
-    memmove(out->ids.ids + begin, out->ids.ids, ((size_t)out->ids.count - begin) * sizeof *out->ids.ids);
-    memmove(learned + begin, learned, ((size_t)out->ids.count - begin) * sizeof *learned);
-    if (begin)
-        memcpy(out->ids.ids, t->prefix.ids, begin * sizeof *out->ids.ids);
-    memset(learned, 0, begin * sizeof *learned);
+    FSDP_TRY(add_range(&r, strlen(prompt), out->text_bytes));
+    FSDP_TRY(encode_text(chat, encoder, &r, true, out));
+    if (options->prompt || eos < 0 || (out->ids.count > 0 && out->ids.ids[out->ids.count - 1] == eos))
+        return FSDP_OK;
+    FSDP_TRY(fsdp__token_list_add(&out->ids, eos));
+    FSDP_TRY(grow_mask(out));
+    out->learned[out->ids.count - 1] = true;
+    out->answers++;
     return FSDP_OK;
 }
 
@@ -366,11 +334,9 @@ static fsdp_status encode(const fsdp_chat *chat, fsdp_encoder *encoder, const js
         FSDP_TRY(check_roles(chat, conversation, options, &all));
     if (!options->no_mask)
         FSDP_TRY(find_learned(chat, conversation, options, &all, &learned));
-    FSDP_TRY(encode_text(chat, encoder, all.text, all.bytes, out));
-    FSDP_TRY(mark_tokens(chat, all.text, all.bytes, &learned, out));
     out->text = fsdp__take(&all.text);
     out->text_bytes = all.bytes;
-    return FSDP_OK;
+    return encode_text(chat, encoder, &learned, false, out);
 }
 
 static fsdp_status check_kind(const json_t *row, const char *text, size_t bytes, fsdp_chat_kind wanted,
@@ -446,7 +412,7 @@ static fsdp_status encode_end(const fsdp_chat *chat, fsdp_chat_row *row)
     FSDP_TRY(fsdp_chat_encode(chat, NULL, talk, sizeof talk - 1, &options, row));
     answer = strstr(row->text, "an-answer-0");
     row->ids.count = 0;
-    return answer ? encode_text(chat, NULL, answer, strlen(answer), row) : FSDP_OK;
+    return answer ? fsdp_tokenizer_encode(chat->tokenizer, answer, strlen(answer), NULL, &row->ids) : FSDP_OK;
 }
 
 fsdp_status fsdp_chat_end_of_turn(const fsdp_chat *chat, int32_t *out)

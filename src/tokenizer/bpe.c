@@ -47,6 +47,13 @@ fsdp_status fsdp__token_list_add(fsdp_token_list *list, int32_t id)
     return FSDP_OK;
 }
 
+fsdp_status fsdp__subwords_add(fsdp__subwords *subwords, int32_t token, size_t begin, size_t end)
+{
+    FSDP_TRY(fsdp__grow(&subwords->items, subwords->count, &subwords->capacity, sizeof *subwords->items));
+    subwords->items[subwords->count++] = (fsdp__subword){token, (int32_t)begin, (int32_t)end};
+    return FSDP_OK;
+}
+
 void fsdp_token_list_release(fsdp_token_list *list)
 {
     if (!list)
@@ -57,19 +64,28 @@ void fsdp_token_list_release(fsdp_token_list *list)
 
 /* ---- the symbols that a word begins with ---- */
 
-static void add_symbol(fsdp__word_scratch *s, int32_t token)
+static void add_symbol(fsdp__word_scratch *s, int32_t token, size_t begin, size_t end)
 {
-    s->symbols[s->count++] = (fsdp__symbol){.token = token};
+    s->symbols[s->count++] = (fsdp__symbol){.token = token, .begin = (int32_t)begin, .end = (int32_t)end};
+}
+
+/* Adds what stands for something without a token: the unknown token, once for several in a row. */
+static void add_unknown(const fsdp__bpe *bpe, fsdp__word_scratch *s, bool again, size_t begin, size_t end)
+{
+    if (again && bpe->fuse_unknown)
+        s->symbols[s->count - 1].end = (int32_t)end;
+    else
+        add_symbol(s, bpe->unknown, begin, end);
 }
 
 /* Adds the tokens of the bytes of a character; false: one of them has none, and nothing was added. */
-static bool add_bytes(const fsdp__bpe *bpe, fsdp__word_scratch *s, const char *bytes, size_t count)
+static bool add_bytes(const fsdp__bpe *bpe, fsdp__word_scratch *s, const char *word, size_t begin, size_t end)
 {
-    for (size_t i = 0; i < count; i++)
-        if (bpe->byte_tokens[(unsigned char)bytes[i]] == FSDP__NO_TOKEN)
+    for (size_t i = begin; i < end; i++)
+        if (bpe->byte_tokens[(unsigned char)word[i]] == FSDP__NO_TOKEN)
             return false;
-    for (size_t i = 0; i < count; i++)
-        add_symbol(s, bpe->byte_tokens[(unsigned char)bytes[i]]);
+    for (size_t i = begin; i < end; i++)
+        add_symbol(s, bpe->byte_tokens[(unsigned char)word[i]], begin, end);
     return true;
 }
 
@@ -89,10 +105,10 @@ static fsdp_status read_characters(const fsdp__bpe *bpe, fsdp__word_scratch *s, 
         length = length > 0 ? length : 1;
         token = fsdp__vocabulary_find_bytes(&bpe->vocabulary, bytes + i, length);
         if (token != FSDP__NO_TOKEN)
-            add_symbol(s, token);
-        unknown = token == FSDP__NO_TOKEN && !(bpe->byte_fallback && add_bytes(bpe, s, bytes + i, length));
-        if (unknown && (!after_unknown || !bpe->fuse_unknown))
-            add_symbol(s, bpe->unknown);
+            add_symbol(s, token, i, i + length);
+        unknown = token == FSDP__NO_TOKEN && !(bpe->byte_fallback && add_bytes(bpe, s, bytes, i, i + length));
+        if (unknown)
+            add_unknown(bpe, s, after_unknown, i, i + length);
         after_unknown = unknown;
     }
     return FSDP_OK;
@@ -108,11 +124,11 @@ static fsdp_status read_symbols(const fsdp__bpe *bpe, fsdp__word_scratch *s, con
         int32_t token = bpe->byte_tokens[(unsigned char)bytes[i]];
 
         if (token != FSDP__NO_TOKEN)
-            add_symbol(s, token);
+            add_symbol(s, token, i, i + 1);
         else if (bpe->unknown == FSDP__NO_TOKEN)
             s->left_out++;
-        else if (!after_unknown || !bpe->fuse_unknown)
-            add_symbol(s, bpe->unknown);
+        else
+            add_unknown(bpe, s, after_unknown, i, i + 1);
         after_unknown = token == FSDP__NO_TOKEN && bpe->unknown != FSDP__NO_TOKEN;
     }
     return FSDP_OK;
@@ -140,6 +156,7 @@ static void merge_short(const fsdp__merges *merges, fsdp__word_scratch *s)
         if (best < 0)
             return;
         symbols[best].token = symbols[best].merge->result;
+        symbols[best].end = symbols[best + 1].end;
         s->count--;
         memmove(symbols + best + 1, symbols + best + 2, (size_t)(s->count - best - 1) * sizeof *symbols);
         find_merge(merges, symbols, best, s->count);
@@ -208,6 +225,7 @@ static void join(fsdp__word_scratch *s, const fsdp__candidate_merge *candidate)
     fsdp__symbol *symbol = &s->symbols[candidate->at], *gone = &s->symbols[symbol->next];
 
     symbol->token = candidate->merge->result;
+    symbol->end = gone->end;
     symbol->next = gone->next;
     gone->token = -1;
     if (gone->next >= 0)
@@ -247,21 +265,24 @@ static fsdp_status merge_long(const fsdp__merges *merges, fsdp__word_scratch *s)
 }
 
 fsdp_status fsdp__word_tokens(const fsdp__bpe *bpe, fsdp__word_scratch *scratch, const char *bytes, size_t count,
-                              fsdp_token_list *out)
+                              fsdp__subwords *out)
 {
     if (bpe->ignore_merges) {
         int32_t whole = fsdp__vocabulary_find_bytes(&bpe->vocabulary, bytes, count);
 
         if (whole != FSDP__NO_TOKEN && !bpe->vocabulary.tokens[whole].added)
-            return fsdp__token_list_add(out, whole);
+            return fsdp__subwords_add(out, whole, 0, count);
     }
     FSDP_TRY(bpe->characters ? read_characters(bpe, scratch, bytes, count) : read_symbols(bpe, scratch, bytes, count));
     if (scratch->count <= SHORT_SYMBOLS)
         merge_short(&bpe->merges, scratch);
     else
         FSDP_TRY(merge_long(&bpe->merges, scratch));
-    for (int64_t i = 0; i < scratch->count; i++)
-        FSDP_TRY(fsdp__token_list_add(out, scratch->symbols[i].token));
+    for (int64_t i = 0; i < scratch->count; i++) {
+        const fsdp__symbol *symbol = &scratch->symbols[i];
+
+        FSDP_TRY(fsdp__subwords_add(out, symbol->token, (size_t)symbol->begin, (size_t)symbol->end));
+    }
     return FSDP_OK;
 }
 

@@ -55,6 +55,7 @@ typedef struct fsdp__bpe {
 
 typedef struct fsdp__symbol {
     int32_t token;
+    int32_t begin, end;     /* the bytes of the word that it stands for */
     int32_t previous, next; /* only in a long word; -1: none. A symbol with token -1 has been merged into another */
     const fsdp__merge *merge;
 } fsdp__symbol;
@@ -75,7 +76,19 @@ typedef struct fsdp__word_scratch {
 } fsdp__word_scratch;
 
 fsdp_status fsdp__token_list_add(fsdp_token_list *list, int32_t id);
+
+/* A token of a word, with the bytes of the word that it stands for: of a character whose bytes are tokens, the whole
+ * character. Bytes without a token are left out. */
+typedef struct fsdp__subword {
+    int32_t token, begin, end;
+} fsdp__subword;
+typedef struct fsdp__subwords {
+    fsdp__subword *items;
+    int64_t count, capacity;
+} fsdp__subwords;
+fsdp_status fsdp__subwords_add(fsdp__subwords *subwords, int32_t token, size_t begin, size_t end);
+
 /* Appends the tokens of `bytes`; `count` must be below 2^31. */
 fsdp_status fsdp__word_tokens(const fsdp__bpe *bpe, fsdp__word_scratch *scratch, const char *bytes, size_t count,
-                              fsdp_token_list *out);
+                              fsdp__subwords *out);
 void fsdp__word_scratch_release(fsdp__word_scratch *scratch);

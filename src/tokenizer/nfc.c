@@ -24,22 +24,6 @@ enum {
     TRAILING = 28
 };
 
-fsdp_status fsdp__text_append(fsdp__text *text, const char *bytes, size_t count)
-{
-    if (count == 0) /* there may be no bytes at all */
-        return FSDP_OK;
-    FSDP_TRY(fsdp__grow(&text->bytes, text->count + (int64_t)count, &text->capacity, 1));
-    memcpy(text->bytes + text->count, bytes, count);
-    text->count += (int64_t)count;
-    return FSDP_OK;
-}
-
-void fsdp__text_release(fsdp__text *text)
-{
-    fsdp__free(text->bytes);
-    *text = (fsdp__text){0};
-}
-
 static unsigned combining_class(uint32_t character)
 {
     return character < FIRST_COMBINING ? 0 : fsdp__combining_class(character);
@@ -215,50 +199,59 @@ static size_t compose(part *parts, size_t count)
     return kept;
 }
 
-static fsdp_status append_composed(fsdp__text *out, const char *text, size_t bytes)
+/* Appends a stretch in form C. The first characters may stay as they are; what follows is made of all that follows. */
+static fsdp_status append_composed(fsdp__text *out, const fsdp__passage *stretch)
 {
+    const char *text = stretch->text;
+    size_t bytes = stretch->bytes;
     part few[PARTS_MOST * FEW_BYTES], *parts = few;
     FSDP__FREED part *many = NULL;
-    size_t count = 0;
+    size_t count = 0, at = 0;
+    bool same = true;
 
     if (bytes > FEW_BYTES)
         parts = many = fsdp__malloc(PARTS_MOST * bytes * sizeof *parts);
     FSDP__TRY_NEW(parts);
-    for (size_t at = 0; at < bytes;) {
+    for (size_t i = 0; i < bytes;) {
         uint32_t character;
 
-        at += (size_t)fsdp__utf8_next(text + at, &character);
+        i += (size_t)fsdp__utf8_next(text + i, &character);
         count = take_apart(character, parts, count);
     }
     order(parts, count);
     count = compose(parts, count);
     for (size_t i = 0; i < count; i++) {
         char utf8[4];
+        size_t length = fsdp__utf8_of(character_of(parts[i]), utf8);
 
-        FSDP_TRY(fsdp__text_append(out, utf8, fsdp__utf8_of(character_of(parts[i]), utf8)));
+        same = same && length <= bytes - at && memcmp(text + at, utf8, length) == 0;
+        FSDP_TRY(same ? fsdp__text_copy(out, stretch, at, at + length)
+                      : fsdp__text_add(out, utf8, length, fsdp__passage_origin(stretch, at, bytes)));
+        at += same ? length : 0;
     }
     return FSDP_OK;
 }
 
-fsdp_status fsdp__nfc(const char *text, size_t bytes, fsdp__text *scratch, const char **out, size_t *out_bytes)
+fsdp_status fsdp__nfc(const fsdp__passage *in, fsdp__text *scratch, fsdp__passage *out)
 {
-    size_t doubtful = next_doubtful(text, bytes, 0), done = 0;
+    const char *text = in->text;
+    size_t bytes = in->bytes, doubtful = next_doubtful(text, bytes, 0), done = 0;
 
-    *out = text;
-    *out_bytes = bytes;
+    *out = *in;
     if (doubtful == bytes)
         return FSDP_OK;
-    scratch->count = 0;
+    fsdp__text_begin(scratch, in);
     while (done < bytes) {
         size_t stretch = doubtful < bytes ? stretch_bytes(text, bytes, doubtful) : 0;
 
-        FSDP_TRY(fsdp__text_append(scratch, text + done, doubtful - done));
+        fsdp__passage doubted = fsdp__passage_part(in, doubtful, doubtful + stretch);
+
+        FSDP_TRY(fsdp__text_copy(scratch, in, done, doubtful));
         if (stretch)
-            FSDP_TRY(append_composed(scratch, text + doubtful, stretch));
+            FSDP_TRY(append_composed(scratch, &doubted));
         done = doubtful + stretch;
         doubtful = next_doubtful(text, bytes, done);
     }
-    *out = scratch->bytes;
-    *out_bytes = (size_t)scratch->count;
+    *out = fsdp__text_passage(scratch);
     return FSDP_OK;
 }

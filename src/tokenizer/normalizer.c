@@ -78,21 +78,21 @@ static size_t character_bytes(const char *text, size_t bytes)
     return length > 0 ? (size_t)length : 1;
 }
 
-static fsdp_status by_table(const fsdp__normalizer_step *step, const char *text, size_t bytes, fsdp__text *out)
+static fsdp_status by_table(const fsdp__normalizer_step *step, const fsdp__passage *in, fsdp__text *out)
 {
     table t;
 
     if (!read_table(step->what, step->what_bytes, &t))
         return FSDP_FAIL(FSDP_FORMAT, "not a table of characters");
-    for (size_t i = 0; i < bytes;) {
+    for (size_t i = 0; i < in->bytes;) {
         const char *by = NULL;
-        size_t taken = find_longest(&t, text + i, bytes - i, &by);
+        size_t taken = find_longest(&t, in->text + i, in->bytes - i, &by);
 
         if (taken > 0) {
-            FSDP_TRY(fsdp__text_append(out, by, strlen(by)));
+            FSDP_TRY(fsdp__text_add(out, by, strlen(by), fsdp__passage_origin(in, i, i + taken)));
         } else {
-            taken = character_bytes(text + i, bytes - i);
-            FSDP_TRY(fsdp__text_append(out, text + i, taken));
+            taken = character_bytes(in->text + i, in->bytes - i);
+            FSDP_TRY(fsdp__text_copy(out, in, i, i + taken));
         }
         i += taken;
     }
@@ -101,60 +101,62 @@ static fsdp_status by_table(const fsdp__normalizer_step *step, const char *text,
 
 /* ---- the other steps ---- */
 
-static fsdp_status replace(const fsdp__normalizer_step *step, const char *text, size_t bytes, fsdp__text *out)
+static fsdp_status replace(const fsdp__normalizer_step *step, const fsdp__passage *in, fsdp__text *out)
 {
-    size_t with_bytes = strlen(step->with), done = 0;
+    size_t done = 0;
 
-    for (size_t i = 0; i + step->what_bytes <= bytes;) {
-        if (memcmp(text + i, step->what, step->what_bytes) != 0) {
+    for (size_t i = 0; i + step->what_bytes <= in->bytes;) {
+        size_t end = i + step->what_bytes;
+
+        if (memcmp(in->text + i, step->what, step->what_bytes) != 0) {
             i++;
             continue;
         }
-        FSDP_TRY(fsdp__text_append(out, text + done, i - done));
-        FSDP_TRY(fsdp__text_append(out, step->with, with_bytes));
-        done = i += step->what_bytes;
+        FSDP_TRY(fsdp__text_copy(out, in, done, i));
+        FSDP_TRY(fsdp__text_add(out, step->with, strlen(step->with), fsdp__passage_origin(in, i, end)));
+        done = i = end;
     }
-    return fsdp__text_append(out, text + done, bytes - done);
+    return fsdp__text_copy(out, in, done, in->bytes);
 }
 
-static fsdp_status single_spaces(const char *text, size_t bytes, fsdp__text *out)
+static fsdp_status single_spaces(const fsdp__passage *in, fsdp__text *out)
 {
-    bool waiting = false;
+    size_t waiting = SIZE_MAX; /* where the spaces begin of which one will be left */
 
-    for (size_t i = 0; i < bytes; i++) {
-        if (text[i] == ' ') {
-            waiting = out->count > 0;
+    for (size_t i = 0; i < in->bytes; i++) {
+        if (in->text[i] == ' ') {
+            waiting = out->count > 0 && waiting == SIZE_MAX ? i : waiting;
             continue;
         }
-        if (waiting)
-            FSDP_TRY(fsdp__text_append(out, " ", 1));
-        waiting = false;
-        FSDP_TRY(fsdp__text_append(out, text + i, 1));
+        if (waiting != SIZE_MAX)
+            FSDP_TRY(fsdp__text_add(out, " ", 1, fsdp__passage_origin(in, waiting, i)));
+        waiting = SIZE_MAX;
+        FSDP_TRY(fsdp__text_copy(out, in, i, i + 1));
     }
     return FSDP_OK;
 }
 
-static fsdp_status prepend(const fsdp__normalizer_step *step, const char *text, size_t bytes, fsdp__text *out)
+static fsdp_status prepend(const fsdp__normalizer_step *step, const fsdp__passage *in, fsdp__text *out)
 {
-    if (bytes > 0)
-        FSDP_TRY(fsdp__text_append(out, step->with, strlen(step->with)));
-    return fsdp__text_append(out, text, bytes);
+    if (in->bytes > 0)
+        FSDP_TRY(fsdp__text_add(out, step->with, strlen(step->with), fsdp__passage_front(in)));
+    return fsdp__text_copy(out, in, 0, in->bytes);
 }
 
-static fsdp_status apply(const fsdp__normalizer_step *step, const char *text, size_t bytes, fsdp__text *out)
+static fsdp_status apply(const fsdp__normalizer_step *step, const fsdp__passage *in, fsdp__text *out)
 {
     switch (step->kind) {
     case FSDP__NORMALIZE_NFC:
         break;
     case FSDP__NORMALIZE_PREPEND:
     case FSDP__NORMALIZE_PREPEND_FIRST:
-        return prepend(step, text, bytes, out);
+        return prepend(step, in, out);
     case FSDP__NORMALIZE_REPLACE:
-        return replace(step, text, bytes, out);
+        return replace(step, in, out);
     case FSDP__NORMALIZE_SINGLE_SPACES:
-        return single_spaces(text, bytes, out);
+        return single_spaces(in, out);
     case FSDP__NORMALIZE_TABLE:
-        return by_table(step, text, bytes, out);
+        return by_table(step, in, out);
     }
     return FSDP_OK;
 }
@@ -183,9 +185,10 @@ fsdp_status fsdp__normalizer_add(fsdp__normalizer *normalizer, fsdp__normalizer_
     return FSDP_OK;
 }
 
-fsdp_status fsdp__normalize(const fsdp__normalizer *normalizer, bool first, const char *text, size_t bytes,
-                            fsdp__text scratch[2], const char **out, size_t *out_bytes)
+fsdp_status fsdp__normalize(const fsdp__normalizer *normalizer, bool first, const fsdp__passage *in,
+                            fsdp__text scratch[2], fsdp__passage *out)
 {
+    fsdp__passage passage = *in;
     int next = 0;
 
     for (int i = 0; i < normalizer->count; i++) {
@@ -195,17 +198,15 @@ fsdp_status fsdp__normalize(const fsdp__normalizer *normalizer, bool first, cons
         if (step->kind == FSDP__NORMALIZE_PREPEND_FIRST && !first)
             continue;
         if (step->kind == FSDP__NORMALIZE_NFC) {
-            FSDP_TRY(fsdp__nfc(text, bytes, to, &text, &bytes));
+            FSDP_TRY(fsdp__nfc(&passage, to, &passage));
         } else {
-            to->count = 0;
-            FSDP_TRY(apply(step, text, bytes, to));
-            text = to->bytes;
-            bytes = (size_t)to->count;
+            fsdp__text_begin(to, &passage);
+            FSDP_TRY(apply(step, &passage, to));
+            passage = fsdp__text_passage(to);
         }
-        next ^= text == to->bytes;
+        next ^= passage.text == to->bytes;
     }
-    *out = text;
-    *out_bytes = bytes;
+    *out = passage;
     return FSDP_OK;
 }
 

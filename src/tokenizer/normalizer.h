@@ -33,8 +33,8 @@ typedef struct fsdp__normalizer {
  * table. The last error has neither file nor place. */
 fsdp_status fsdp__normalizer_add(fsdp__normalizer *normalizer, fsdp__normalizer_kind kind, const char *what,
                                  size_t what_bytes, const char *with);
-/* Normalizes `text`, which is UTF-8; `first`: nothing came before it. `*out` is `text` itself if nothing changes;
+/* Normalizes a passage, which is UTF-8; `first`: nothing came before it. `*out` is `in` itself if nothing changes;
  * otherwise it lies in one of the scratches. */
-fsdp_status fsdp__normalize(const fsdp__normalizer *normalizer, bool first, const char *text, size_t bytes,
-                            fsdp__text scratch[2], const char **out, size_t *out_bytes);
+fsdp_status fsdp__normalize(const fsdp__normalizer *normalizer, bool first, const fsdp__passage *in,
+                            fsdp__text scratch[2], fsdp__passage *out);
 void fsdp__normalizer_release(fsdp__normalizer *normalizer);

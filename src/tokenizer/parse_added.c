@@ -12,14 +12,15 @@
 static fsdp_status look_for(const fsdp__added_token *token, bool normalized, fsdp_tokenizer *to)
 {
     fsdp__added_token looked_for = *token;
+    fsdp__passage text = {.text = token->text, .bytes = token->bytes};
     fsdp__text scratch[2] = {{0}};
-    const char *text = token->text;
     fsdp_status status;
 
     if (!normalized)
         return fsdp__added_tokens_add(&to->raw, token);
-    status = fsdp__normalize(&to->normalizer, true, token->text, token->bytes, scratch, &text, &looked_for.bytes);
-    looked_for.text = (char *)text; /* will be copied */
+    status = fsdp__normalize(&to->normalizer, true, &text, scratch, &text);
+    looked_for.text = (char *)text.text; /* will be copied */
+    looked_for.bytes = text.bytes;
     if (status == FSDP_OK && looked_for.bytes > 0)
         status = fsdp__added_tokens_add(&to->normalized, &looked_for);
     for (int i = 0; i < 2; i++)
@@ -245,8 +246,10 @@ fsdp_status fsdp__parse_post_processor(const char *path, const json_t *post_proc
     if (!post_processor || json_is_null(post_processor))
         return FSDP_OK;
     FSDP_TRY(fsdp__part_type(&part, "post-processor", &type));
-    if (strcmp(type, "ByteLevel") == 0)
-        return FSDP_OK;
+    if (strcmp(type, "ByteLevel") == 0) {
+        out->trims = true;
+        return fsdp__json_bool(&part, "trim_offsets", &out->trims);
+    }
     if (strcmp(type, "TemplateProcessing") == 0)
         return parse_template(&part, out);
     if (strcmp(type, "Sequence") != 0)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/compiler.h"
 
 /* Holds what all steps share. */
 typedef struct walk {
@@ -17,19 +18,19 @@ typedef struct walk {
 typedef struct piece {
     const walk *walk;
     int step;
-    const char *text;
+    const fsdp__passage *text;
     size_t begin, end; /* the pending part; empty: there is none */
     bool matched;      /* whether the last part was a match */
 } piece;
 
-static fsdp_status split(const walk *w, int step, const char *text, size_t bytes);
+static fsdp_status split(const walk *w, int step, const fsdp__passage *text);
 
 static fsdp_status give_on(piece *p)
 {
-    size_t begin = p->begin;
+    fsdp__passage part = fsdp__passage_part(p->text, p->begin, p->end);
 
     p->begin = p->end;
-    return p->end > begin ? split(p->walk, p->step + 1, p->text + begin, p->end - begin) : FSDP_OK;
+    return part.bytes > 0 ? split(p->walk, p->step + 1, &part) : FSDP_OK;
 }
 
 static fsdp_status begin_part(piece *p, size_t begin, size_t end)
@@ -67,14 +68,14 @@ static fsdp_status add_part(piece *p, fsdp__split_behavior behavior, size_t begi
     return FSDP_OK;
 }
 
-static fsdp_status split_piece(const walk *w, int step, const char *text, size_t bytes)
+static fsdp_status split_piece(const walk *w, int step, const fsdp__passage *text)
 {
     const fsdp__split_step *s = &w->pre_tokenizer->steps[step];
     piece p = {.walk = w, .step = step, .text = text};
-    size_t done = 0, begin, end = 0, last_match = SIZE_MAX;
+    size_t done = 0, begin, end = 0, last_match = SIZE_MAX, bytes = text->bytes;
     fsdp__search search;
 
-    FSDP_TRY(fsdp__search_begin(&search, s->pattern, w->matcher, step, text, bytes));
+    FSDP_TRY(fsdp__search_begin(&search, s->pattern, w->matcher, step, text->text, bytes));
     while (done < bytes) {
         FSDP_TRY(fsdp__search_next(&search, &begin, &end));
         if (begin == end && begin < bytes) { /* an empty match splits the text, except right after a match */
@@ -86,7 +87,7 @@ static fsdp_status split_piece(const walk *w, int step, const char *text, size_t
             done = begin != last_match ? begin : done;
             do
                 end++;
-            while (end < bytes && ((unsigned char)text[end] & 0xc0) == 0x80);
+            while (end < bytes && ((unsigned char)text->text[end] & 0xc0) == 0x80);
             continue;
         }
         if (begin > done)
@@ -98,34 +99,37 @@ static fsdp_status split_piece(const walk *w, int step, const char *text, size_t
     return give_on(&p);
 }
 
-static fsdp_status split_with_space(const walk *w, int step, const char *text, size_t bytes)
+static fsdp_status split_once(const walk *w, int step, const fsdp__passage *text)
 {
-    FSDP__FREED char *spaced = fsdp__malloc(bytes + 1);
-
-    FSDP__TRY_NEW(spaced);
-    spaced[0] = ' ';
-    memcpy(spaced + 1, text, bytes);
-    return w->pre_tokenizer->steps[step].pattern ? split_piece(w, step, spaced, bytes + 1)
-                                                 : split(w, step + 1, spaced, bytes + 1);
+    return w->pre_tokenizer->steps[step].pattern ? split_piece(w, step, text) : split(w, step + 1, text);
 }
 
-static fsdp_status split(const walk *w, int step, const char *text, size_t bytes)
+static fsdp_status split_with_space(const walk *w, int step, const fsdp__passage *text)
 {
-    const fsdp__split_step *s = &w->pre_tokenizer->steps[step];
+    FSDP__SCOPED(fsdp__text_release) fsdp__text spaced = {.traced = text->traced};
+    fsdp__passage passage;
 
+    FSDP_TRY(fsdp__text_add(&spaced, " ", 1, fsdp__passage_front(text)));
+    FSDP_TRY(fsdp__text_copy(&spaced, text, 0, text->bytes));
+    passage = fsdp__text_passage(&spaced);
+    return split_once(w, step, &passage);
+}
+
+static fsdp_status split(const walk *w, int step, const fsdp__passage *text)
+{
     if (step == w->pre_tokenizer->count)
-        return w->sink(w->arg, text, bytes);
-    if (s->add_prefix_space && text[0] != ' ')
-        return split_with_space(w, step, text, bytes);
-    return s->pattern ? split_piece(w, step, text, bytes) : split(w, step + 1, text, bytes);
+        return w->sink(w->arg, text);
+    if (w->pre_tokenizer->steps[step].add_prefix_space && text->text[0] != ' ')
+        return split_with_space(w, step, text);
+    return split_once(w, step, text);
 }
 
-fsdp_status fsdp__pre_tokenize(const fsdp__pre_tokenizer *pre_tokenizer, fsdp__matcher *matcher, const char *text,
-                               size_t bytes, fsdp__word_sink sink, void *arg)
+fsdp_status fsdp__pre_tokenize(const fsdp__pre_tokenizer *pre_tokenizer, fsdp__matcher *matcher,
+                               const fsdp__passage *text, fsdp__word_sink sink, void *arg)
 {
     walk w = {.pre_tokenizer = pre_tokenizer, .matcher = matcher, .sink = sink, .arg = arg};
 
-    return bytes ? split(&w, 0, text, bytes) : FSDP_OK;
+    return text->bytes ? split(&w, 0, text) : FSDP_OK;
 }
 
 void fsdp__pre_tokenizer_release(fsdp__pre_tokenizer *pre_tokenizer)

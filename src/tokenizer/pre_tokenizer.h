@@ -1,6 +1,7 @@
 /* pre_tokenizer.h - splits a text into words, step by step. */
 #pragma once
 
+#include "tokenizer/passage.h"
 #include "tokenizer/pattern.h"
 
 typedef enum fsdp__split_behavior {
@@ -38,6 +39,6 @@ typedef struct fsdp__pre_tokenizer {
 void fsdp__pre_tokenizer_release(fsdp__pre_tokenizer *pre_tokenizer);
 
 /* Receives the words, in order. */
-typedef fsdp_status (*fsdp__word_sink)(void *arg, const char *word, size_t bytes);
-fsdp_status fsdp__pre_tokenize(const fsdp__pre_tokenizer *pre_tokenizer, fsdp__matcher *matcher, const char *text,
-                               size_t bytes, fsdp__word_sink sink, void *arg);
+typedef fsdp_status (*fsdp__word_sink)(void *arg, const fsdp__passage *word);
+fsdp_status fsdp__pre_tokenize(const fsdp__pre_tokenizer *pre_tokenizer, fsdp__matcher *matcher,
+                               const fsdp__passage *text, fsdp__word_sink sink, void *arg);

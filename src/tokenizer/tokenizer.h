@@ -28,6 +28,7 @@ struct fsdp_tokenizer {
     fsdp__added_tokens raw, normalized; /* searched for before normalization, and after it */
     int64_t next_id;                    /* of the next added token that is not in the vocabulary */
     fsdp__pre_tokenizer pre_tokenizer;
+    bool trims;                     /* the post-processor takes spaces from both ends of where a token stands */
     fsdp_token_list prefix, suffix; /* what the post-processor adds before and after a text */
     int32_t eos, model_eos;         /* model_eos: that of a tokenizer.model */
     uint64_t hash;                  /* of the tokenizer's files */
@@ -42,6 +43,20 @@ static inline bool fsdp__tokenizer_has_marks(const fsdp_tokenizer *tokenizer)
 {
     return tokenizer->bpe.vocabulary.plain;
 }
+
+/* Holds where tokens stand: the bytes of the text that each was made of, as the offsets of Hugging Face's tokenizers.
+ * A space that was put in front of a text has its first character, and each token of a byte that stands for a character
+ * without a token has the whole character. What the post-processor adds has 0 and 0. */
+typedef struct fsdp__origins {
+    fsdp__origin *items;
+    int64_t count, capacity;
+} fsdp__origins;
+/* Encode as fsdp_encoder_encode and fsdp_tokenizer_encode do, and append for each id where it stands; `origins` NULL:
+ * only the ids. */
+fsdp_status fsdp__encoder_trace(fsdp_encoder *encoder, const char *text, size_t bytes,
+                                const fsdp_encode_options *options, fsdp_token_list *out, fsdp__origins *origins);
+fsdp_status fsdp__tokenizer_trace(const fsdp_tokenizer *tokenizer, const char *text, size_t bytes,
+                                  const fsdp_encode_options *options, fsdp_token_list *out, fsdp__origins *origins);
 
 /* Returns whether fsdp__tokenizer_find_cut can find places to cut: every pattern must be known to begin a new word
  * there or to leave those places alone, and at least one must begin one. With NFC there must be no added tokens to

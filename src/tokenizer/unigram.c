@@ -131,20 +131,22 @@ static fsdp_status find_places(const fsdp__unigram *u, const fsdp__bpe *bpe, fsd
 }
 
 /* Adds what stands for a character that no piece has: its bytes, or the unknown token, once for several in a row. */
-static fsdp_status add_unknown(const fsdp__bpe *bpe, const char *bytes, int64_t from, int64_t to, bool again,
-                               fsdp_token_list *out)
+static fsdp_status add_unknown(const fsdp__bpe *bpe, const char *bytes, size_t from, size_t to, bool again,
+                               fsdp__subwords *out)
 {
     bool all = bpe->byte_fallback;
 
-    for (int64_t i = from; all && i < to; i++)
+    for (size_t i = from; all && i < to; i++)
         all = bpe->byte_tokens[(unsigned char)bytes[i]] != FSDP__NO_TOKEN;
-    for (int64_t i = from; all && i < to; i++)
-        FSDP_TRY(fsdp__token_list_add(out, bpe->byte_tokens[(unsigned char)bytes[i]]));
-    return all || again ? FSDP_OK : fsdp__token_list_add(out, bpe->unknown);
+    for (size_t i = from; all && i < to; i++)
+        FSDP_TRY(fsdp__subwords_add(out, bpe->byte_tokens[(unsigned char)bytes[i]], from, to));
+    if (!all && again)
+        out->items[out->count - 1].end = (int32_t)to;
+    return all || again ? FSDP_OK : fsdp__subwords_add(out, bpe->unknown, from, to);
 }
 
 fsdp_status fsdp__unigram_tokens(const fsdp__unigram *unigram, const fsdp__bpe *bpe, fsdp__unigram_scratch *scratch,
-                                 const char *bytes, size_t count, fsdp_token_list *out)
+                                 const char *bytes, size_t count, fsdp__subwords *out)
 {
     int64_t length = 0, to = (int64_t)count;
     bool again = false;
@@ -159,9 +161,9 @@ fsdp_status fsdp__unigram_tokens(const fsdp__unigram *unigram, const fsdp__bpe *
 
         to = scratch->path[length].from;
         if (token != FSDP__NO_TOKEN)
-            FSDP_TRY(fsdp__token_list_add(out, token));
+            FSDP_TRY(fsdp__subwords_add(out, token, (size_t)from, (size_t)to));
         else
-            FSDP_TRY(add_unknown(bpe, bytes, from, to, again, out));
+            FSDP_TRY(add_unknown(bpe, bytes, (size_t)from, (size_t)to, again, out));
         again = token == FSDP__NO_TOKEN;
     }
     return FSDP_OK;

@@ -31,6 +31,6 @@ void fsdp__unigram_sort(fsdp__unigram *unigram, const fsdp__vocabulary *vocabula
 /* Appends the tokens of `bytes`, which are UTF-8. `bpe` has the vocabulary, and the tokens of bytes and of the
  * unknown. */
 fsdp_status fsdp__unigram_tokens(const fsdp__unigram *unigram, const fsdp__bpe *bpe, fsdp__unigram_scratch *scratch,
-                                 const char *bytes, size_t count, fsdp_token_list *out);
+                                 const char *bytes, size_t count, fsdp__subwords *out);
 void fsdp__unigram_release(fsdp__unigram *unigram);
 void fsdp__unigram_scratch_release(fsdp__unigram_scratch *scratch);

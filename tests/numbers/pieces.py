@@ -1,6 +1,6 @@
 """Writes the folder pieces: small tokenizers of SentencePiece, the same as tokenizer.json in the ways of Llama 2,
-Mistral, Gemma and T5, and expected.json: texts, their ids as the packages sentencepiece and tokenizers give them, and
-what the ids are decoded to.
+Mistral, Gemma and T5, and expected.json: texts, their ids as the packages sentencepiece and tokenizers give them, what
+the ids are decoded to, and for tokenizer.json the bytes of the text that each id stands for.
 
     python tests/numbers/pieces.py
 
@@ -60,6 +60,12 @@ def spaces(*after):
     return decoders.Sequence([decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse(), *after])
 
 
+def places(tokenizer, text):
+    """Begin and end of each token, in bytes."""
+    offsets = tokenizer.encode(text, add_special_tokens=False).offsets
+    return [len(text[:at].encode()) for token in offsets for at in token]
+
+
 OUT.mkdir(exist_ok=True)
 rules = OUT / "rules.tsv"
 rules.write_text("FB01\t66 69\nBD\t31 2F 32\n65 301\tE9\nA0\t20\n3000\t20\n9\t20\nD\t\n41 42\t43\n")
@@ -100,5 +106,6 @@ for name, processor in [("bpe", bpe), ("across", across), ("unigram", unigram), 
 for name, tokenizer in [("llama", llama), ("mistral", mistral), ("gemma", gemma), ("t5", t5)]:
     ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in TEXTS]
     expected[f"{name}.json"] = {"ids": ids, "decoded": [tokenizer.decode(one, skip_special_tokens=False) for one in ids],
+                                "places": [places(tokenizer, text) for text in TEXTS],
                                 "with_specials": tokenizer.encode(TEXTS[6]).ids}
 (OUT / "expected.json").write_text(json.dumps(expected, ensure_ascii=False, separators=(",", ":")))

@@ -1,6 +1,7 @@
 /* small.c - a small tokenizer's JSON. */
 #include "tokenizer/small.h"
 
+#include "base/alloc.h"
 #include "base/compiler.h"
 #include "tokenizer/tokenizer.h"
 
@@ -81,4 +82,29 @@ void check_encodes(const fsdp_tokenizer *tokenizer, const char *text, const fsdp
             TEST_FAIL("'%s': id %lld is %d, expected %d", text, (long long)i, list.ids[i], expected[i]);
     CHECK_EQ(list.count, count);
     fsdp_token_list_release(&list);
+}
+
+void check_origins(const fsdp_tokenizer *tokenizer, const char *text, const char *expected)
+{
+    fsdp_encoder *encoder = NULL;
+
+    CHECK_OK(fsdp_encoder_create(tokenizer, &encoder));
+    for (int round = 0; round < 2; round++) {
+        fsdp_token_list ids = {0};
+        fsdp__origins origins = {0};
+        char shown[256] = "";
+
+        CHECK_OK(fsdp__encoder_trace(encoder, text, strlen(text), NULL, &ids, &origins));
+        CHECK_EQ(ids.count, origins.count);
+        for (int64_t i = 0; i < origins.count; i++) {
+            size_t used = strlen(shown);
+
+            snprintf(shown + used, sizeof shown - used, "%s%zu-%zu", i ? " " : "", origins.items[i].begin,
+                     origins.items[i].end);
+        }
+        CHECK_STRING(shown, expected);
+        fsdp_token_list_release(&ids);
+        fsdp__free(origins.items);
+    }
+    fsdp_encoder_free(encoder);
 }

@@ -18,5 +18,7 @@ fsdp_tokenizer *small_tokenizer(const small_parts *parts);
 /* Encodes and compares; the list ends with -1. */
 void check_encodes(const fsdp_tokenizer *tokenizer, const char *text, const fsdp_encode_options *options,
                    const int32_t *expected);
+/* Encodes, and compares where the tokens stand: "0-1 1-4". With an encoder that knows the words, too. */
+void check_origins(const fsdp_tokenizer *tokenizer, const char *text, const char *expected);
 #define CHECK_IDS(tokenizer, text, ...) \
     check_encodes((tokenizer), (text), NULL, (const int32_t[]){__VA_ARGS__ __VA_OPT__(, ) - 1})

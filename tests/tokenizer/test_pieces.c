@@ -2,7 +2,8 @@
  * sentencepiece and tokenizers (tests/numbers/pieces.py). */
 #include <jansson.h>
 
-#include "support/test.h"
+#include "base/alloc.h"
+#include "tokenizer/small.h"
 #include "tokenizer/tokenizer.h"
 
 #define FOLDER TEST_SOURCE_DIR "/tests/numbers/pieces/"
@@ -45,6 +46,22 @@ static void check_ids(const char *name, const char *text, const fsdp_token_list 
     }
 }
 
+/* Compares where tokens stand; `wanted` NULL: what sentencepiece says of it is something else. */
+static void check_places(const char *name, const char *text, const fsdp__origins *got, const json_t *wanted)
+{
+    for (int64_t i = 0; wanted && i < got->count; i++) {
+        const json_t *begin = json_array_get(wanted, (size_t)(2 * i)),
+                     *end = json_array_get(wanted, (size_t)(2 * i + 1));
+
+        if (got->items[i].begin != (size_t)json_integer_value(begin) ||
+            got->items[i].end != (size_t)json_integer_value(end))
+            TEST_FAIL("%s: '%s': token %lld has bytes %zu to %zu, expected %lld to %lld", name, text, (long long)i,
+                      got->items[i].begin, got->items[i].end, (long long)json_integer_value(begin),
+                      (long long)json_integer_value(end));
+    }
+    CHECK(!wanted || got->count == (int64_t)json_array_size(wanted) / 2);
+}
+
 /* Decodes token by token. */
 static void check_pushed(const fsdp_tokenizer *t, const fsdp_token_list *ids, const char *wanted)
 {
@@ -65,18 +82,20 @@ static void check_pushed(const fsdp_tokenizer *t, const fsdp_token_list *ids, co
 }
 
 static void check_text(const char *name, const fsdp_tokenizer *t, fsdp_encoder *encoder, const char *text,
-                       const json_t *ids, const char *decoded)
+                       const json_t *ids, const json_t *places, const char *decoded)
 {
     /* SentencePiece finds no control tokens in a text. */
     fsdp_encode_options plain = {.plain_specials = strstr(name, ".model") != NULL};
     fsdp_token_list alone = {0}, cached = {0};
+    fsdp__origins origins = {0};
     char *got = NULL;
     size_t bytes;
 
     CHECK_OK(fsdp_tokenizer_encode(t, text, strlen(text), &plain, &alone));
-    CHECK_OK(fsdp_encoder_encode(encoder, text, strlen(text), &plain, &cached));
+    CHECK_OK(fsdp__encoder_trace(encoder, text, strlen(text), &plain, &cached, &origins));
     check_ids(name, text, &alone, ids);
     check_ids(name, text, &cached, ids);
+    check_places(name, text, &origins, places);
     if (!plain.plain_specials || !has_id(ids, t->bpe.unknown)) { /* which it decodes to two question marks */
         CHECK_OK(fsdp_tokenizer_decode(t, alone.ids, alone.count, NULL, &got, &bytes));
         CHECK_STRING(got, decoded);
@@ -85,12 +104,14 @@ static void check_text(const char *name, const fsdp_tokenizer *t, fsdp_encoder *
     }
     fsdp_token_list_release(&alone);
     fsdp_token_list_release(&cached);
+    fsdp__free(origins.items);
 }
 
 static void check_tokenizer(const char *name)
 {
     json_t *all = expected(), *texts = json_object_get(all, "texts"), *own = json_object_get(all, name);
     json_t *ids = json_object_get(own, "ids"), *decoded = json_object_get(own, "decoded");
+    json_t *places = json_object_get(own, "places");
     fsdp_tokenizer *t = open_one(name);
     fsdp_encoder *encoder = NULL;
 
@@ -99,7 +120,7 @@ static void check_tokenizer(const char *name)
     for (int round = 0; round < 2; round++) /* the second finds words in the cache */
         for (size_t i = 0; i < json_array_size(texts); i++)
             check_text(name, t, encoder, json_string_value(json_array_get(texts, i)), json_array_get(ids, i),
-                       json_string_value(json_array_get(decoded, i)));
+                       json_array_get(places, i), json_string_value(json_array_get(decoded, i)));
     fsdp_encoder_free(encoder);
     fsdp_tokenizer_close(t);
     json_decref(all);
@@ -113,6 +134,18 @@ CALL_TEST(json_as_of_llama_2, check_tokenizer("llama.json"))
 CALL_TEST(json_as_of_mistral, check_tokenizer("mistral.json"))
 CALL_TEST(json_as_of_gemma, check_tokenizer("gemma.json"))
 CALL_TEST(json_as_of_t5, check_tokenizer("t5.json"))
+
+/* A space in front has the first character, what the table writes has what it takes, the space that is left of several
+ * has all of them, and each byte of a character has the whole character. */
+TEST(tokens_of_a_model_stand_where_they_were_made)
+{
+    fsdp_tokenizer *t = open_one("unigram.model");
+
+    check_origins(t, "\ufb01", "0-3 0-3 0-3");
+    check_origins(t, "a  b ", "0-1 1-3 3-4");
+    check_origins(t, "a\U0001f642<tool>", "0-1 1-5 1-5 1-5 1-5 5-11");
+    fsdp_tokenizer_close(t);
+}
 
 TEST(specials_go_around_a_text)
 {

@@ -9,23 +9,24 @@ typedef struct words {
     char text[512];
 } words;
 
-static fsdp_status add_word(void *arg, const char *word, size_t bytes)
+static fsdp_status add_word(void *arg, const fsdp__passage *word)
 {
     words *w = arg;
     size_t used = strlen(w->text);
 
-    snprintf(w->text + used, sizeof w->text - used, "%s%.*s", used ? "|" : "", (int)bytes, word);
+    snprintf(w->text + used, sizeof w->text - used, "%s%.*s", used ? "|" : "", (int)word->bytes, word->text);
     return FSDP_OK;
 }
 
 static void check_words(const char *pre_tokenizer, const char *text, const char *expected)
 {
     fsdp_tokenizer *t = small_tokenizer(&(small_parts){.pre_tokenizer = pre_tokenizer});
+    fsdp__passage passage = {.text = text, .bytes = strlen(text)};
     fsdp__matcher *matcher = NULL;
     words found = {{0}};
 
     CHECK_OK(fsdp__matcher_create(&matcher));
-    CHECK_OK(fsdp__pre_tokenize(&t->pre_tokenizer, matcher, text, strlen(text), add_word, &found));
+    CHECK_OK(fsdp__pre_tokenize(&t->pre_tokenizer, matcher, &passage, add_word, &found));
     CHECK_STRING(found.text, expected);
     fsdp__matcher_free(matcher);
     fsdp_tokenizer_close(t);
@@ -144,10 +145,11 @@ TEST(what_oniguruma_reads_otherwise_is_translated)
     CHECK_OK(fsdp__matcher_create(&matcher));
     for (size_t i = 0; i < FSDP__COUNT_OF(patterns); i++) {
         fsdp__pre_tokenizer p = {.count = 1, .steps = {{.behavior = FSDP__SPLIT_ISOLATED}}};
+        fsdp__passage text = {.text = patterns[i][1], .bytes = strlen(patterns[i][1])};
         words found = {{0}};
 
         CHECK_OK(fsdp__pattern_create("t.json", patterns[i][0], &p.steps[0].pattern));
-        CHECK_OK(fsdp__pre_tokenize(&p, matcher, patterns[i][1], strlen(patterns[i][1]), add_word, &found));
+        CHECK_OK(fsdp__pre_tokenize(&p, matcher, &text, add_word, &found));
         CHECK_STRING(found.text, patterns[i][2]);
         fsdp__pre_tokenizer_release(&p);
     }

@@ -93,13 +93,13 @@ TEST(patterns_match_the_characters_that_they_always_match)
     fsdp__text_release(&text);
 }
 
-static fsdp_status add_word(void *arg, const char *word, size_t bytes)
+static fsdp_status add_word(void *arg, const fsdp__passage *word)
 {
     fsdp__text *words = arg;
 
     if (words->count > 0)
         CHECK_OK(fsdp__text_append(words, "|", 1));
-    return fsdp__text_append(words, word, bytes);
+    return fsdp__text_append(words, word->text, word->bytes);
 }
 
 /* Patterns that were drawn: each is refused with its place, or splits as it does with Oniguruma. */
@@ -111,6 +111,7 @@ TEST(drawn_patterns_split_as_ever_or_are_refused)
     CHECK_OK(fsdp__matcher_create(&matcher));
     for (size_t i = 0; i < FSDP__COUNT_OF(drawn); i++) {
         fsdp__pre_tokenizer p = {.count = 1, .steps = {{.behavior = FSDP__SPLIT_ISOLATED}}};
+        fsdp__passage text = {.text = drawn[i][1], .bytes = strlen(drawn[i][1])};
         fsdp__text words = {0};
 
         if (fsdp__pattern_create("t.json", drawn[i][0], &p.steps[0].pattern) != FSDP_OK) {
@@ -118,7 +119,7 @@ TEST(drawn_patterns_split_as_ever_or_are_refused)
             refused++;
             continue;
         }
-        CHECK_OK(fsdp__pre_tokenize(&p, matcher, drawn[i][1], strlen(drawn[i][1]), add_word, &words));
+        CHECK_OK(fsdp__pre_tokenize(&p, matcher, &text, add_word, &words));
         CHECK_OK(fsdp__text_append(&words, "", 1));
         if (strcmp(words.bytes, drawn[i][2]) != 0)
             TEST_FAIL("'%s' splits '%s' into '%s', expected '%s'", drawn[i][0], drawn[i][1], words.bytes, drawn[i][2]);
@@ -143,13 +144,14 @@ TEST(words_and_digits_are_those_of_rust)
     for (uint32_t code = 0; code < FSDP__CHARACTERS; code++) {
         char text[5] = "x";
         size_t bytes = is_character(code) ? fsdp__utf8_of(code, text + 1) : 0;
+        fsdp__passage passage = {.text = text, .bytes = bytes + 1};
         fsdp__text words = {0};
 
         if (bytes == 0)
             continue;
         if (fsdp__is_word_character(code))
             CHECK_OK(fsdp__text_append(&joining, text + 1, bytes));
-        CHECK_OK(fsdp__pre_tokenize(&t->pre_tokenizer, matcher, text, bytes + 1, add_word, &words));
+        CHECK_OK(fsdp__pre_tokenize(&t->pre_tokenizer, matcher, &passage, add_word, &words));
         if (words.count > (int64_t)bytes + 1)
             CHECK_OK(fsdp__text_append(&parting, text + 1, bytes));
         fsdp__text_release(&words);
@@ -165,11 +167,10 @@ TEST(words_and_digits_are_those_of_rust)
 static void check_form_c(const char *before, const char *after, uint64_t expected)
 {
     fsdp__text text = every_character(before, after), scratch = {0};
-    const char *normal;
-    size_t bytes;
+    fsdp__passage passage = fsdp__text_passage(&text);
 
-    CHECK_OK(fsdp__nfc(text.bytes, (size_t)text.count, &scratch, &normal, &bytes));
-    CHECK_EQ(number_of(normal, bytes), expected);
+    CHECK_OK(fsdp__nfc(&passage, &scratch, &passage));
+    CHECK_EQ(number_of(passage.text, passage.bytes), expected);
     fsdp__text_release(&text);
     fsdp__text_release(&scratch);
 }
