@@ -26,5 +26,7 @@ fsdp_chat_kind fsdp__chat_kind_of(const json_t *row);
  * ..., "prompt_messages": N, "whole": true}. N is how many messages are a prompt, of which nothing is learned; `whole`
  * says that of the rest white space at the end is learned, too. The caller json_decref's it. */
 fsdp_status fsdp__chat_conversation(const json_t *row, fsdp_chat_kind kind, bool rejected, json_t **out);
+/* Returns whether a message of a conversation does not say that it is not learned. */
+bool fsdp__chat_is_learned(const json_t *message);
 
 FSDP__SCOPED_POINTER(fsdp_chat, fsdp_chat_close)

@@ -66,6 +66,17 @@ fsdp_chat_kind fsdp_chat_recognise(const char *row, size_t bytes)
             return FSDP_FAIL(FSDP_NO_MEMORY, "cannot hold a conversation"); \
     } while (0)
 
+/* Parses a text of a row that is the text of JSON. `*out` is NULL if it is none. */
+static fsdp_status parse_text(const json_t *text, json_t **out)
+{
+    json_error_t error = {0};
+
+    *out = json_loadb(json_string_value(text), json_string_length(text), JSON_DECODE_ANY, &error);
+    return !*out && json_error_code(&error) == json_error_out_of_memory
+               ? FSDP_FAIL(FSDP_NO_MEMORY, "cannot read JSON of a text")
+               : FSDP_OK;
+}
+
 static fsdp_status new_message(const char *role, const json_t *content, json_t *messages)
 {
     json_t *message = json_object();
@@ -107,7 +118,7 @@ static fsdp_status check_calls(const json_t *message, const char *field, size_t 
 
         if (!text || text[strspn(text, " \t\r\n")] == '\0')
             continue;
-        parsed = json_loadb(text, json_string_length(arguments), JSON_DECODE_ANY, NULL);
+        FSDP_TRY(parse_text(arguments, &parsed));
         if (!parsed)
             return FSDP_FAIL(FSDP_FORMAT,
                              "field '%s': the arguments of tool call %zu of item %zu are a text that is no "
@@ -117,27 +128,89 @@ static fsdp_status check_calls(const json_t *message, const char *field, size_t 
     return FSDP_OK;
 }
 
-/* Adds a message as transformers gives it to a template: without keys that are null, and with reasoning_content where
- * it has another name. */
+/* ---- what of messages is learned ---- */
+
+static const char *const learned_keys[] = {"weight", "train", "training"};
+
+static bool says(const json_t *value, int number)
+{
+    return (number ? json_is_true(value) : json_is_false(value)) ||
+           (json_is_number(value) && json_number_value(value) == number);
+}
+
+bool fsdp__chat_is_learned(const json_t *message)
+{
+    for (size_t i = 0; i < FSDP__COUNT_OF(learned_keys); i++)
+        if (says(json_object_get(message, learned_keys[i]), 0))
+            return false;
+    return true;
+}
+
+/* Checks the keys by which a message says whether it is learned, as OpenAI's and axolotl's rows do. */
+static fsdp_status check_learned(const json_t *message, const char *field, size_t number)
+{
+    const char *role = json_string_value(json_object_get(message, "role"));
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(learned_keys); i++) {
+        const json_t *value = json_object_get(message, learned_keys[i]);
+
+        if (!value || json_is_null(value) || says(value, 0))
+            continue;
+        if (!says(value, 1))
+            return FSDP_FAIL(FSDP_FORMAT,
+                             "field '%s': '%s' of item %zu is neither 0 or false (it is not learned) nor 1 or true",
+                             field, learned_keys[i], number + 1);
+        if (strcmp(role, "assistant") != 0)
+            return FSDP_FAIL(FSDP_FORMAT,
+                             "field '%s': by '%s' item %zu of the role '%s' is learned: only those of the role "
+                             "assistant can be",
+                             field, learned_keys[i], number + 1, FSDP__SHOWN_NAME(role));
+    }
+    return FSDP_OK;
+}
+
+/* ---- lists of messages ---- */
+
+/* Returns what a message thinks, by the first of its names that it has. */
+static json_t *thought_of(const json_t *message)
+{
+    static const char *const any[] = {"reasoning_content", "thinking", "reasoning"};
+    json_t *thought = NULL;
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(any) && (!thought || json_is_null(thought)); i++)
+        thought = json_object_get(message, any[i]);
+    return json_is_null(thought) ? NULL : thought;
+}
+
+static fsdp_status check_message(const json_t *message, const char *field, size_t number)
+{
+    const json_t *content = json_object_get(message, "content");
+
+    if (!json_is_object(message) || !json_is_string(json_object_get(message, "role")))
+        return FSDP_FAIL(FSDP_FORMAT, "field '%s': item %zu is no object with a 'role'", field, number + 1);
+    if (json_is_number(content) || json_is_boolean(content))
+        return FSDP_FAIL(FSDP_FORMAT, "field '%s': the content of item %zu is no text", field, number + 1);
+    if (!says_something(message))
+        return FSDP_FAIL(FSDP_FORMAT, "field '%s': item %zu has no 'content'", field, number + 1);
+    FSDP_TRY(check_learned(message, field, number));
+    return check_calls(message, field, number);
+}
+
+/* Adds a message as transformers gives it to a template: without keys that are null, and with what it thinks as both
+ * `thinking` and `reasoning_content`. */
 static fsdp_status copy_message(const json_t *from, const char *field, size_t number, json_t *messages)
 {
-    json_t *message, *thought, *value;
+    json_t *message, *thought = thought_of(from), *value;
     const char *key;
 
-    if (!json_is_object(from) || !json_is_string(json_object_get(from, "role")))
-        return FSDP_FAIL(FSDP_FORMAT, "field '%s': item %zu is no object with a 'role'", field, number + 1);
-    if (json_is_number(json_object_get(from, "content")) || json_is_boolean(json_object_get(from, "content")))
-        return FSDP_FAIL(FSDP_FORMAT, "field '%s': the content of item %zu is no text", field, number + 1);
-    if (!says_something(from))
-        return FSDP_FAIL(FSDP_FORMAT, "field '%s': item %zu has no 'content'", field, number + 1);
-    FSDP_TRY(check_calls(from, field, number));
+    FSDP_TRY(check_message(from, field, number));
     FSDP__TRY_NEW(message = json_object());
     TRY_JSON(json_array_append_new(messages, message));
+    if (thought)
+        TRY_JSON(json_object_set(message, "thinking", thought));
     json_object_foreach((json_t *)from, key, value) if (!json_is_null(value))
         TRY_JSON(json_object_set(message, key, value));
-    thought = json_object_get(message, "thinking");
-    thought = thought ? thought : json_object_get(message, "reasoning");
-    if (thought && !json_object_get(message, "reasoning_content"))
+    if (thought)
         TRY_JSON(json_object_set(message, "reasoning_content", thought));
     return FSDP_OK;
 }
@@ -151,27 +224,24 @@ static fsdp_status copy_messages(const json_t *from, const char *field, json_t *
     return FSDP_OK;
 }
 
-/* Sets the tools: a list, or the text of one. */
-static fsdp_status copy_tools(const json_t *row, json_t *conversation)
+/* Sets a field of the conversation to that of the row, of a type, or to the JSON of a text. An empty text is none. */
+static fsdp_status copy_json(const json_t *row, const char *field, json_type type, json_t *conversation)
 {
-    const json_t *tools = json_object_get(row, "tools");
-    json_t *parsed = NULL;
+    const char *what = type == JSON_ARRAY ? "list" : "object";
+    json_t *value = json_object_get(row, field);
+    json_auto_t *parsed = NULL;
 
-    if (!tools || json_is_null(tools))
+    if (!value || json_is_null(value) || (json_is_string(value) && json_string_length(value) == 0))
         return FSDP_OK;
-    if (json_is_string(tools)) {
-        parsed = json_loadb(json_string_value(tools), json_string_length(tools), 0, NULL);
-        if (!json_is_array(parsed)) {
-            json_decref(parsed);
-            return json_string_length(tools) == 0 ? FSDP_OK
-                                                  : FSDP_FAIL(FSDP_FORMAT, "field 'tools' is a text, but no JSON list");
-        }
-        TRY_JSON(json_object_set_new(conversation, "tools", parsed));
-        return FSDP_OK;
+    if (json_is_string(value)) {
+        FSDP_TRY(parse_text(value, &parsed));
+        if (!parsed || json_typeof(parsed) != type)
+            return FSDP_FAIL(FSDP_FORMAT, "field '%s' is a text, but no JSON %s", field, what);
+        value = parsed;
     }
-    if (!json_is_array(tools))
-        return FSDP_FAIL(FSDP_FORMAT, "field 'tools' is no list");
-    TRY_JSON(json_object_set(conversation, "tools", (json_t *)tools));
+    if (json_typeof(value) != type)
+        return FSDP_FAIL(FSDP_FORMAT, "field '%s' is no %s", field, what);
+    TRY_JSON(json_object_set(conversation, field, value));
     return FSDP_OK;
 }
 
@@ -196,32 +266,36 @@ static const struct {
              {"system", "system"},     {"observation", "tool"},
              {"tool", "tool"},         {"function_call", "assistant"}};
 
-/* Adds a call: {"name", "arguments"} as text. */
-static fsdp_status add_call(const json_t *value, json_t *messages)
+/* Adds an answer whose value is the text of a call, {"name", "arguments"}, or of a list of calls. Another text is what
+ * the answer says. */
+static fsdp_status add_calls(const json_t *value, json_t *messages)
 {
-    json_auto_t *call = json_loadb(json_string_value(value), json_string_length(value), 0, NULL);
-    json_t *message;
+    json_auto_t *parsed = NULL, *list = NULL, *calls = json_array();
+    json_t *call, *message;
+    size_t i;
 
-    if (!json_is_string(json_object_get(call, "name")))
+    FSDP__TRY_NEW(calls);
+    FSDP_TRY(parse_text(value, &parsed));
+    if (json_is_object(parsed))
+        FSDP__TRY_NEW(list = json_pack("[O]", parsed));
+    json_array_foreach(list ? list : parsed, i, call)
+    {
+        if (!json_is_string(json_object_get(call, "name")))
+            return new_message("assistant", value, messages);
+        TRY_JSON(json_array_append_new(calls, json_pack("{s:s, s:O}", "type", "function", "function", call)));
+    }
+    if (json_array_size(calls) == 0)
         return new_message("assistant", value, messages);
-    FSDP__TRY_NEW(message = json_pack("{s:s, s:[{s:s, s:O}]}", "role", "assistant", "tool_calls", "type", "function",
-                                      "function", call));
+    FSDP__TRY_NEW(message = json_pack("{s:s, s:O}", "role", "assistant", "tool_calls", calls));
     TRY_JSON(json_array_append_new(messages, message));
     return FSDP_OK;
 }
 
-static fsdp_status add_turn(const json_t *turn, size_t number, json_t *messages)
+/* Adds the message of a turn that has `from` and `value`. */
+static fsdp_status add_value(const char *from, const json_t *value, size_t number, json_t *messages)
 {
-    const char *from = json_string_value(json_object_get(turn, "from"));
-    const json_t *value = json_object_get(turn, "value");
-
-    if (!from && json_object_get(turn, "role"))
-        return copy_message(turn, "conversations", number, messages);
-    if (!from || !json_is_string(value))
-        return FSDP_FAIL(FSDP_FORMAT, "field 'conversations': item %zu has no 'from' and 'value' that are texts",
-                         number + 1);
     if (strcmp(from, "function_call") == 0)
-        return add_call(value, messages);
+        return add_calls(value, messages);
     for (size_t i = 0; i < FSDP__COUNT_OF(roles); i++)
         if (strcmp(roles[i].from, from) == 0)
             return new_message(roles[i].role, value, messages);
@@ -229,6 +303,25 @@ static fsdp_status add_turn(const json_t *turn, size_t number, json_t *messages)
                      "field 'conversations': item %zu is from '%s': known are human, gpt, system, observation and "
                      "function_call",
                      number + 1, FSDP__SHOWN_NAME(from));
+}
+
+static fsdp_status add_turn(const json_t *turn, size_t number, json_t *messages)
+{
+    const char *from = json_string_value(json_object_get(turn, "from"));
+    const json_t *value = json_object_get(turn, "value");
+    json_t *message, *learned;
+
+    if (!from && json_object_get(turn, "role"))
+        return copy_message(turn, "conversations", number, messages);
+    if (!from || !json_is_string(value))
+        return FSDP_FAIL(FSDP_FORMAT, "field 'conversations': item %zu has no 'from' and 'value' that are texts",
+                         number + 1);
+    FSDP_TRY(add_value(from, value, number, messages));
+    message = json_array_get(messages, json_array_size(messages) - 1);
+    for (size_t i = 0; i < FSDP__COUNT_OF(learned_keys); i++)
+        if ((learned = json_object_get(turn, learned_keys[i])) && !json_is_null(learned))
+            TRY_JSON(json_object_set(message, learned_keys[i], learned));
+    return check_message(message, "conversations", number);
 }
 
 static fsdp_status from_sharegpt(const json_t *row, json_t *messages)
@@ -369,11 +462,8 @@ static fsdp_status from_pair(const json_t *row, bool is_rejected, json_t *messag
 static fsdp_status convert(const json_t *row, fsdp_chat_kind kind, bool rejected, json_t *messages,
                            json_t *conversation)
 {
-    const json_t *words = json_object_get(row, "chat_template_kwargs");
-
-    FSDP_TRY(copy_tools(row, conversation));
-    if (json_is_object(words))
-        TRY_JSON(json_object_set(conversation, "chat_template_kwargs", (json_t *)words));
+    FSDP_TRY(copy_json(row, "tools", JSON_ARRAY, conversation));
+    FSDP_TRY(copy_json(row, "chat_template_kwargs", JSON_OBJECT, conversation));
     switch (kind) {
     case FSDP_CHAT_MESSAGES:
         return copy_messages(json_object_get(row, "messages"), "messages", messages);
