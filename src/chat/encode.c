@@ -1,188 +1,12 @@
-/* encode.c - a conversation as tokens, and which of them are learned. */
+/* encode.c - a row as tokens, and which of them are learned. */
 #include <string.h>
-#include <time.h>
 
 #include "base/alloc.h"
 #include "base/text.h"
-#include "chat/chat.h"
-#include "chat/jinja_strings.h"
+#include "chat/answers.h"
 #include "format/json.h"
 #include "format/json_scan.h"
 #include "tokenizer/tokenizer.h"
-
-FSDP__UNUSED static void release_rendered(fsdp__rendered *rendered)
-{
-    fsdp__rendered_release(rendered);
-}
-#define RENDERED FSDP__SCOPED(release_rendered) fsdp__rendered
-
-#define TRY_JSON(made)                                                      \
-    do {                                                                    \
-        if ((made) != 0)                                                    \
-            return FSDP_FAIL(FSDP_NO_MEMORY, "cannot hold a conversation"); \
-    } while (0)
-
-/* Holds what is learned of a text, as ranges. */
-typedef struct ranges {
-    fsdp__jinja_range *at;
-    int64_t count, capacity;
-} ranges;
-
-static void release_ranges(ranges *r)
-{
-    fsdp__free(r->at);
-}
-
-static fsdp_status add_range(ranges *r, size_t begin, size_t end)
-{
-    FSDP_TRY(fsdp__grow(&r->at, r->count, &r->capacity, sizeof *r->at));
-    r->at[r->count++] = (fsdp__jinja_range){begin, end};
-    return FSDP_OK;
-}
-
-/* ---- rendering ---- */
-
-static fsdp_status set_variables(const fsdp_chat *chat, const json_t *conversation, size_t count, bool prompt,
-                                 json_t *to)
-{
-    const json_t *messages = json_object_get(conversation, "messages");
-    json_t *tools = json_object_get(conversation, "tools"), *part;
-
-    FSDP__TRY_NEW(part = json_array());
-    TRY_JSON(json_object_set_new(to, "messages", part));
-    for (size_t i = 0; i < count; i++)
-        TRY_JSON(json_array_append(part, json_array_get(messages, i)));
-    TRY_JSON(tools ? json_object_set(to, "tools", tools) : json_object_set_new(to, "tools", json_null()));
-    TRY_JSON(json_object_set_new(to, "documents", json_null()));
-    TRY_JSON(json_object_set_new(to, "add_generation_prompt", json_boolean(prompt)));
-    TRY_JSON(json_object_update(to, chat->tokens));
-    if (json_object_get(conversation, "chat_template_kwargs"))
-        TRY_JSON(json_object_update(to, json_object_get(conversation, "chat_template_kwargs")));
-    return FSDP_OK;
-}
-
-static const fsdp__jinja *template_of(const fsdp_chat *chat, const json_t *conversation)
-{
-    return (json_object_get(conversation, "tools") && chat->tool_use) || !chat->usual ? chat->tool_use : chat->usual;
-}
-
-/* Renders the first `count` messages of a conversation. */
-static fsdp_status render(const fsdp_chat *chat, const json_t *conversation, size_t count, bool prompt, int64_t now,
-                          fsdp__rendered *out)
-{
-    json_auto_t *variables = json_object();
-
-    *out = (fsdp__rendered){0};
-    if (!fsdp_chat_has_template(chat))
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "%s%s%s no chat template, which conversations need: name one with data.chat_template "
-                         "(--chat-template)",
-                         chat->folder ? "'" : "there is", chat->folder ? chat->folder : "",
-                         chat->folder ? "' has" : "");
-    FSDP__TRY_NEW(variables);
-    FSDP_TRY(set_variables(chat, conversation, count, prompt, variables));
-    return fsdp__jinja_render(template_of(chat, conversation), variables, now ? now : (int64_t)time(NULL), out);
-}
-
-/* ---- what is learned ---- */
-
-/* Returns the bytes of the special token with which a text ends; 0: it ends with none. */
-static size_t special_at_end(const fsdp_tokenizer *t, fsdp__jinja_string text)
-{
-    const fsdp__added_tokens *const lists[] = {&t->raw, &t->normalized};
-    fsdp__jinja_string token;
-    size_t most = 0;
-
-    for (size_t l = 0; l < FSDP__COUNT_OF(lists); l++)
-        for (int64_t i = 0; i < lists[l]->count; i++) {
-            token.at = fsdp__vocabulary_bytes(&t->bpe.vocabulary, lists[l]->tokens[i].id, &token.bytes);
-            if (lists[l]->tokens[i].special && fsdp__jinja_string_ends(text, token))
-                most = FSDP__MAX(most, token.bytes);
-        }
-    return most;
-}
-
-/* Takes white space behind a special token from the end of an answer. */
-static size_t without_space(const fsdp_chat *chat, const char *text, size_t begin, size_t end)
-{
-    fsdp__jinja_string answer =
-        fsdp__jinja_string_strip((fsdp__jinja_string){text + begin, end - begin}, FSDP__STRIP_RIGHT, NULL);
-
-    return special_at_end(chat->tokenizer, answer) > 0 ? begin + answer.bytes : end;
-}
-
-static fsdp_status no_mask(const char *why)
-{
-    return FSDP_FAIL(FSDP_FORMAT,
-                     "cannot tell which tokens are answers: the template has no 'generation' blocks, and %s: learn "
-                     "all tokens with data.train_on: all, or name a template with such blocks (data.chat_template)",
-                     why);
-}
-
-static bool begins_with(const fsdp__rendered *text, const fsdp__rendered *with)
-{
-    return with->bytes <= text->bytes && memcmp(text->text, with->text, with->bytes) == 0;
-}
-
-/* Finds the answer that is message `i` by rendering what comes before it, and up to it. */
-static fsdp_status find_answer(const fsdp_chat *chat, const json_t *conversation, size_t first, size_t behind,
-                               int64_t now, const fsdp__rendered *all, ranges *out)
-{
-    RENDERED before = {0}, with = {0};
-    fsdp_status status;
-    char text[400];
-
-    if (first == 0)
-        return no_mask("the conversation begins with an answer");
-    status = render(chat, conversation, first, true, now, &before);
-    if (status == FSDP_OK)
-        status = render(chat, conversation, behind, false, now, &with);
-    if (status == FSDP_NO_MEMORY)
-        return status;
-    if (status != FSDP_OK) {
-        fsdp__shown(fsdp_last_error(), text, sizeof text);
-        return no_mask(text);
-    }
-    if (!begins_with(all, &with) || !begins_with(&with, &before))
-        return no_mask("it changes the text of a conversation's beginning when more messages follow");
-    if (json_object_get(conversation, "whole"))
-        return add_range(out, before.bytes, with.bytes);
-    return add_range(out, before.bytes, without_space(chat, all->text, before.bytes, with.bytes));
-}
-
-static fsdp_status find_answers(const fsdp_chat *chat, const json_t *conversation, int64_t now,
-                                const fsdp__rendered *all, ranges *out)
-{
-    const json_t *messages = json_object_get(conversation, "messages");
-
-    for (size_t i = 0; i < json_array_size(messages); i++) {
-        const char *role = json_string_value(json_object_get(json_array_get(messages, i), "role"));
-
-        if (role && strcmp(role, "assistant") == 0)
-            FSDP_TRY(find_answer(chat, conversation, i, i + 1, now, all, out));
-    }
-    return FSDP_OK;
-}
-
-static fsdp_status find_learned(const fsdp_chat *chat, const json_t *conversation, const fsdp_chat_options *options,
-                                const fsdp__rendered *all, ranges *out)
-{
-    const json_t *prompt = json_object_get(conversation, "prompt_messages");
-
-    if (prompt)
-        return find_answer(chat, conversation, (size_t)json_integer_value(prompt),
-                           json_array_size(json_object_get(conversation, "messages")), options->now, all, out);
-    if (!fsdp__jinja_marks(template_of(chat, conversation)))
-        return options->prompt ? FSDP_OK : find_answers(chat, conversation, options->now, all, out);
-    if (all->lost)
-        return FSDP_FAIL(FSDP_UNSUPPORTED,
-                         "cannot tell which tokens are answers: the template has a 'generation' block in a macro or "
-                         "a 'set' block: learn all tokens with data.train_on: all, or name another template "
-                         "(data.chat_template)");
-    for (int64_t i = 0; i < all->count; i++)
-        FSDP_TRY(add_range(out, all->marked[i].begin, all->marked[i].end));
-    return FSDP_OK;
-}
 
 /* ---- ranges to tokens ---- */
 
@@ -193,7 +17,7 @@ FSDP__UNUSED static void release_origins(fsdp__origins *origins)
 
 /* Marks the tokens that overlap a range, as transformers does. Ranges are in order, and so are tokens that are not
  * empty; an empty one is a space that was left out at the end of what it was made of. */
-static void mark(const ranges *r, const fsdp__origins *origins, bool *learned, int64_t *answers)
+static void mark(const fsdp__ranges *r, const fsdp__origins *origins, bool *learned, int64_t *answers)
 {
     int64_t passed = 0;
 
@@ -216,7 +40,7 @@ static fsdp_status grow_mask(fsdp_chat_row *out)
 
 /* Encodes the row's text, and sets for each token whether it is learned. What the tokenizer puts in front of a text
  * comes first if it is asked for, and is not learned. */
-static fsdp_status encode_text(const fsdp_chat *chat, fsdp_encoder *encoder, const ranges *r, bool prefix,
+static fsdp_status encode_text(const fsdp_chat *chat, fsdp_encoder *encoder, const fsdp__ranges *r, bool prefix,
                                fsdp_chat_row *out)
 {
     FSDP__SCOPED(release_origins) fsdp__origins origins = {0};
@@ -245,12 +69,12 @@ static fsdp_status encode_completion(const fsdp_chat *chat, fsdp_encoder *encode
 {
     const char *prompt = json_string_value(json_object_get(conversation, "prompt"));
     const char *completion = json_string_value(json_object_get(conversation, "completion"));
-    FSDP__SCOPED(release_ranges) ranges r = {0};
+    FSDP__SCOPED(fsdp__ranges_release) fsdp__ranges r = {0};
     int32_t eos = fsdp_tokenizer_eos(chat->tokenizer);
 
     FSDP__TRY_NEW(out->text = fsdp__sprintf("%s%s", prompt, completion));
     out->text_bytes = strlen(out->text);
-    FSDP_TRY(add_range(&r, strlen(prompt), out->text_bytes));
+    FSDP_TRY(fsdp__ranges_add(&r, strlen(prompt), out->text_bytes));
     FSDP_TRY(encode_text(chat, encoder, &r, true, out));
     if (options->prompt || eos < 0 || (out->ids.count > 0 && out->ids.ids[out->ids.count - 1] == eos))
         return FSDP_OK;
@@ -277,7 +101,7 @@ static fsdp_status is_left_out(const fsdp_chat *chat, const json_t *conversation
 {
     json_auto_t *without = json_copy((json_t *)conversation);
     json_auto_t *messages = json_copy(json_object_get(conversation, "messages"));
-    RENDERED text = {0};
+    FSDP__RENDERED text = {0};
     fsdp_status status;
     bool held;
 
@@ -286,7 +110,7 @@ static fsdp_status is_left_out(const fsdp_chat *chat, const json_t *conversation
         return FSDP_FAIL(FSDP_NO_MEMORY, "cannot hold a conversation");
     (void)json_array_remove(messages, number);
     held = fsdp_hold_error(true);
-    status = render(chat, without, json_array_size(messages), options->prompt, options->now, &text);
+    status = fsdp__chat_render(chat, without, json_array_size(messages), options->prompt, options->now, &text);
     fsdp_release_error(held);
     if (status == FSDP_NO_MEMORY)
         return FSDP_FAIL(status, "cannot render a conversation");
@@ -323,17 +147,17 @@ static fsdp_status encode(const fsdp_chat *chat, fsdp_encoder *encoder, const js
                           const fsdp_chat_options *options, fsdp_chat_row *out)
 {
     size_t count = json_array_size(json_object_get(conversation, "messages"));
-    FSDP__SCOPED(release_ranges) ranges learned = {0};
-    RENDERED all = {0};
+    FSDP__SCOPED(fsdp__ranges_release) fsdp__ranges learned = {0};
+    FSDP__RENDERED all = {0};
 
     fsdp__free(fsdp__take(&out->text));
     if (json_object_get(conversation, "prompt"))
         return encode_completion(chat, encoder, conversation, options, out);
-    FSDP_TRY(render(chat, conversation, count, options->prompt, options->now, &all));
+    FSDP_TRY(fsdp__chat_render(chat, conversation, count, options->prompt, options->now, &all));
     if (options->refuse_unwritten)
         FSDP_TRY(check_roles(chat, conversation, options, &all));
     if (!options->no_mask)
-        FSDP_TRY(find_learned(chat, conversation, options, &all, &learned));
+        FSDP_TRY(fsdp__chat_find_learned(chat, conversation, options, &all, &learned));
     out->text = fsdp__take(&all.text);
     out->text_bytes = all.bytes;
     return encode_text(chat, encoder, &learned, false, out);
@@ -360,9 +184,20 @@ static fsdp_status check_kind(const json_t *row, const char *text, size_t bytes,
 /* Refuses escapes that stand for no text, in the fields that a conversation is made of. */
 static fsdp_status check_text(const char *row, size_t bytes)
 {
-    static const char *const keys[] = {"messages", "conversations", "prompt", "completion", "chosen",
-                                       "rejected", "instruction",   "input",  "output",     "history",
-                                       "system",   "tools",         NULL};
+    static const char *const keys[] = {"messages",
+                                       "conversations",
+                                       "prompt",
+                                       "completion",
+                                       "chosen",
+                                       "rejected",
+                                       "instruction",
+                                       "input",
+                                       "output",
+                                       "history",
+                                       "system",
+                                       "tools",
+                                       "chat_template_kwargs",
+                                       NULL};
     fsdp__json_no_text found;
 
     FSDP_TRY(fsdp__json_find_no_text(row, bytes, keys, &found));

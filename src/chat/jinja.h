@@ -23,6 +23,7 @@ bool fsdp__jinja_marks(const fsdp__jinja *jinja);
 /* Marks a range of bytes of a text. */
 typedef struct fsdp__jinja_range {
     size_t begin, end;
+    int64_t message; /* the number of the message, from 0, in whose turn of a loop the block lies; -1: in none */
 } fsdp__jinja_range;
 
 /* Holds what a rendering gives. */

@@ -190,6 +190,21 @@ static fsdp_status execute_set_block(fsdp__runner *run, const fsdp__jinja_node *
     return assign(run, node->a, value);
 }
 
+/* Returns the number of the message that a loop around has come to; -1: there is no such loop. Names outside of loops
+ * may be those of any message. */
+static int64_t message_around(const fsdp__runner *run)
+{
+    for (const fsdp__scope *scope = run->scope; run->messages && scope->around; scope = scope->around)
+        for (int64_t n = 0; n < scope->names.count; n++) {
+            const fsdp__jinja_value *value = &scope->names.entries[n].value;
+
+            for (int64_t i = 0; value->kind == FSDP__JINJA_VALUE_MAP && i < run->messages->count; i++)
+                if (run->messages->items[i].map == value->map)
+                    return i;
+        }
+    return -1;
+}
+
 /* Executes a block, and notes where its text lies. */
 static fsdp_status execute_generation(fsdp__runner *run, const fsdp__jinja_node *node)
 {
@@ -209,7 +224,7 @@ static fsdp_status execute_generation(fsdp__runner *run, const fsdp__jinja_node 
     if (end == begin)
         return FSDP_OK;
     FSDP_TRY(fsdp__grow(&result->marked, result->count, &result->capacity, sizeof *result->marked));
-    result->marked[result->count++] = (fsdp__jinja_range){begin, end};
+    result->marked[result->count++] = (fsdp__jinja_range){begin, end, message_around(run)};
     return FSDP_OK;
 }
 
@@ -289,11 +304,14 @@ static fsdp_status execute(fsdp__runner *run, const fsdp__jinja_node *body, endi
 
 static fsdp_status render(fsdp__runner *run, const fsdp__jinja *jinja, const json_t *variables)
 {
+    const fsdp__jinja_value *messages;
     fsdp__jinja_value all;
     ending how;
 
     FSDP_TRY(enter(run, NULL));
     FSDP_TRY(fsdp__jinja_value_of_json(&run->render, variables, &all));
+    messages = fsdp__jinja_map_get(all.map, (fsdp__jinja_string){"messages", 8});
+    run->messages = messages && messages->kind == FSDP__JINJA_VALUE_LIST ? messages->list : NULL;
     run->scope->names = *all.map;
     FSDP_TRY(fsdp__builder_add(&run->render, &run->text, "", 0));
     return execute(run, jinja->body, &how);

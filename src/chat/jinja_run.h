@@ -19,8 +19,9 @@ struct fsdp__macro {
 typedef struct fsdp__runner {
     fsdp__render render;
     fsdp__scope *scope;
-    fsdp__builder text;     /* all that is written */
-    fsdp__rendered *result; /* where `generation` blocks are noted */
+    fsdp__builder text;               /* all that is written */
+    const fsdp__jinja_list *messages; /* the variable as it was given; NULL: it is no list */
+    fsdp__rendered *result;           /* where `generation` blocks are noted */
     fsdp_status (*call_macro)(struct fsdp__runner *run, const struct fsdp__macro *macro,
                               const fsdp__arguments *arguments, fsdp__jinja_value *out);
 } fsdp__runner;
