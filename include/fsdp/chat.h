@@ -9,7 +9,7 @@
  *
  * A row is one JSON object, and its fields say what it is:
  *
- *     messages         [{"role", "content", ...}]; also tools
+ *     messages         [{"role", "content", ...}]; also tools and chat_template_kwargs, as values or as JSON text
  *     conversations    [{"from", "value"}] (ShareGPT), or messages under this name; also system, tools
  *     prompt           with completion: two texts, or two lists of messages
  *     instruction      with input, output (Alpaca); also system, history: [[question, answer]]
@@ -20,8 +20,8 @@
  * A token is learned if a `generation` block of the template encloses it. A template without such blocks is rendered
  * twice for each answer: up to the answer, with the text that begins one, and with the answer. The text that the second
  * adds is the answer. White space after a special token at the answer's end is not learned, because a model never
- * writes it. It is an error, which says so, if a later message changes the text of an earlier one, or if tokens cannot
- * be found in the text. */
+ * writes it. It is an error, which says so, if a later message changes the text of an earlier one. A message with
+ * `weight` 0, `train` false or `training` false is rendered, and not learned. */
 #ifndef FSDP_CHAT_H
 #define FSDP_CHAT_H
 
