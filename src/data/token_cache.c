@@ -27,7 +27,7 @@ FSDP__SCOPED_POINTER(fsdp__rows, fsdp__rows_close)
 
 enum {
     NAME_VERSION = 3, /* change it when tokens are made in another way */
-    ROWS_VERSION = 1, /* change it when rows are, or other rows are refused */
+    ROWS_VERSION = 2, /* change it when rows are, or other rows are refused */
     WAIT_NS = 20 * 1000 * 1000
 };
 #define LEADER_NS ((int64_t)10 * 1000 * 1000 * 1000)
