@@ -1,6 +1,5 @@
 /* answers.h - renders conversations, and finds what of their text is learned. */
-#ifndef CHAT_ANSWERS_H
-#define CHAT_ANSWERS_H
+#pragma once
 
 #include "chat/chat.h"
 
@@ -21,5 +20,3 @@ fsdp_status fsdp__chat_render(const fsdp_chat *chat, const json_t *conversation,
 /* Adds what is learned of `all`, which is the whole conversation's text. */
 fsdp_status fsdp__chat_find_learned(const fsdp_chat *chat, const json_t *conversation, const fsdp_chat_options *options,
                                     const fsdp__rendered *all, fsdp__ranges *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* passage.h - texts on their way to tokens, and what of the first text each of their bytes was made of. */
-#ifndef TOKENIZER_PASSAGE_H
-#define TOKENIZER_PASSAGE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -49,5 +48,3 @@ fsdp_status fsdp__text_copy(fsdp__text *text, const fsdp__passage *from, size_t 
 void fsdp__text_begin(fsdp__text *text, const fsdp__passage *from);
 fsdp__passage fsdp__text_passage(const fsdp__text *text);
 void fsdp__text_release(fsdp__text *text);
-
-#endif
