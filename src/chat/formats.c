@@ -66,17 +66,6 @@ fsdp_chat_kind fsdp_chat_recognise(const char *row, size_t bytes)
             return FSDP_FAIL(FSDP_NO_MEMORY, "cannot hold a conversation"); \
     } while (0)
 
-/* Parses a text of a row that is the text of JSON. `*out` is NULL if it is none. */
-static fsdp_status parse_text(const json_t *text, json_t **out)
-{
-    json_error_t error = {0};
-
-    *out = json_loadb(json_string_value(text), json_string_length(text), JSON_DECODE_ANY, &error);
-    return !*out && json_error_code(&error) == json_error_out_of_memory
-               ? FSDP_FAIL(FSDP_NO_MEMORY, "cannot read JSON of a text")
-               : FSDP_OK;
-}
-
 static fsdp_status new_message(const char *role, const json_t *content, json_t *messages)
 {
     json_t *message = json_object();
@@ -118,7 +107,7 @@ static fsdp_status check_calls(const json_t *message, const char *field, size_t 
 
         if (!text || text[strspn(text, " \t\r\n")] == '\0')
             continue;
-        FSDP_TRY(parse_text(arguments, &parsed));
+        FSDP_TRY(fsdp__json_parse_text(arguments, &parsed));
         if (!parsed)
             return FSDP_FAIL(FSDP_FORMAT,
                              "field '%s': the arguments of tool call %zu of item %zu are a text that is no "
@@ -188,7 +177,7 @@ static fsdp_status check_message(const json_t *message, const char *field, size_
 
     if (!json_is_object(message) || !json_is_string(json_object_get(message, "role")))
         return FSDP_FAIL(FSDP_FORMAT, "field '%s': item %zu is no object with a 'role'", field, number + 1);
-    if (json_is_number(content) || json_is_boolean(content))
+    if (json_is_number(content) || json_is_boolean(content) || fsdp__json_number_text(content))
         return FSDP_FAIL(FSDP_FORMAT, "field '%s': the content of item %zu is no text", field, number + 1);
     if (!says_something(message))
         return FSDP_FAIL(FSDP_FORMAT, "field '%s': item %zu has no 'content'", field, number + 1);
@@ -234,12 +223,12 @@ static fsdp_status copy_json(const json_t *row, const char *field, json_type typ
     if (!value || json_is_null(value) || (json_is_string(value) && json_string_length(value) == 0))
         return FSDP_OK;
     if (json_is_string(value)) {
-        FSDP_TRY(parse_text(value, &parsed));
+        FSDP_TRY(fsdp__json_parse_text(value, &parsed));
         if (!parsed || json_typeof(parsed) != type)
             return FSDP_FAIL(FSDP_FORMAT, "field '%s' is a text, but no JSON %s", field, what);
         value = parsed;
     }
-    if (json_typeof(value) != type)
+    if (json_typeof(value) != type || fsdp__json_number_text(value))
         return FSDP_FAIL(FSDP_FORMAT, "field '%s' is no %s", field, what);
     TRY_JSON(json_object_set(conversation, field, value));
     return FSDP_OK;
@@ -275,7 +264,7 @@ static fsdp_status add_calls(const json_t *value, json_t *messages)
     size_t i;
 
     FSDP__TRY_NEW(calls);
-    FSDP_TRY(parse_text(value, &parsed));
+    FSDP_TRY(fsdp__json_parse_text(value, &parsed));
     if (json_is_object(parsed))
         FSDP__TRY_NEW(list = json_pack("[O]", parsed));
     json_array_foreach(list ? list : parsed, i, call)

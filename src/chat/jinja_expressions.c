@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "chat/jinja_nodes.h"
+#include "chat/jinja_numbers.h"
 
 /* ---- words ---- */
 
@@ -153,11 +154,8 @@ static fsdp_status parse_number(fsdp__parser *p, fsdp__jinja_string word, fsdp__
     *out = fsdp__jinja_value_of_integer(strtoll(text + (base == 10 ? 0 : 2), &end, base));
     if (*end == 0 && errno == 0)
         return FSDP_OK;
-    if (*end == 0 && base == 10) {
-        FSDP_TRY(fsdp__jinja_value_copy_text(p->r, text, n, out));
-        out->kind = FSDP__JINJA_VALUE_BIG;
-        return FSDP_OK;
-    }
+    if (*end == 0 && base == 10)
+        return fsdp__jinja_integer_of_digits(p->r, (fsdp__jinja_string){text, n}, out);
     *out = fsdp__jinja_value_of_real(strtod(text, &end));
     return *end == 0 && base == 10 ? FSDP_OK : FSDP__RENDER_FAIL(p->r, "'%s' is no number", FSDP__SHOWN_NAME(text));
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "chat/jinja_filters.h"
+#include "chat/jinja_numbers.h"
 #include "chat/jinja_operators.h"
 #include "chat/jinja_strings.h"
 #include "chat/jinja_text.h"
@@ -153,57 +154,58 @@ FSDP__CALLABLE(indent)
 
 /* ---- numbers ---- */
 
-/* Reads a whole text as a number. */
-static bool read_number(fsdp__jinja_string text, char out[64], double *real)
+/* Sets what a filter gives of a value that is no number, and refuses what is undefined. */
+static fsdp_status begin_number(fsdp__render *r, const fsdp__jinja_value *of, const fsdp__arguments *arguments,
+                                fsdp__jinja_value zero, fsdp__jinja_value *out)
 {
-    char *end;
+    const fsdp__jinja_value *otherwise = fsdp__argument(arguments, 0, "default");
 
-    text = fsdp__jinja_string_strip(text, FSDP__STRIP_BOTH, NULL);
-    if (text.bytes == 0 || text.bytes > 60)
-        return false;
-    memcpy(out, text.at, text.bytes);
-    out[text.bytes] = 0;
-    *real = strtod(out, &end);
-    return *end == 0 && !strpbrk(out, "xXnN");
+    if (of->kind == FSDP__JINJA_VALUE_UNDEFINED)
+        return FSDP__RENDER_FAIL(r, "%s", of->string.at);
+    *out = otherwise ? *otherwise : zero;
+    return FSDP_OK;
 }
 
 FSDP__CALLABLE(integer)
 {
-    const fsdp__jinja_value *otherwise = fsdp__argument(arguments, 0, "default");
-    char text[64], *end;
-    double real;
+    fsdp__jinja_value real = fsdp__jinja_value_of_real(NAN), whole = FSDP__NOTHING;
+    int64_t base = 10;
 
-    *out = otherwise ? *otherwise : fsdp__jinja_value_of_integer(0);
-    if (fsdp__jinja_value_is_number(of))
+    FSDP_TRY(begin_number(r, of, arguments, fsdp__jinja_value_of_integer(0), out));
+    FSDP_TRY(fsdp__argument_integer(r, arguments, 1, "base", &base));
+    if (of->kind == FSDP__JINJA_VALUE_BIG)
+        return same(r, of, arguments, out);
+    if (of->kind == FSDP__JINJA_VALUE_REAL && isinf(of->real))
+        return FSDP__RENDER_FAIL(r, "cannot convert float infinity to integer");
+    if (of->kind == FSDP__JINJA_VALUE_STRING) {
+        FSDP_TRY(fsdp__jinja_integer_of_text(r, of->string, base, &whole));
+        if (whole.kind != FSDP__JINJA_VALUE_NONE)
+            return same(r, &whole, arguments, out);
+        FSDP_TRY(fsdp__jinja_real_of_text(r, of->string, &real)); /* "42.23" gives 42 */
+    } else if (of->kind == FSDP__JINJA_VALUE_REAL) {
+        real = *of;
+    } else if (fsdp__jinja_value_is_number(of)) {
         *out = fsdp__jinja_value_of_integer(fsdp__jinja_value_integer(of));
-    else if (of->kind == FSDP__JINJA_VALUE_STRING && read_number(of->string, text, &real)) {
-        int64_t whole = strtoll(text, &end, 10);
-
-        *out = fsdp__jinja_value_of_integer(*end == 0 ? whole : fabs(real) < 9e18 ? (int64_t)real : 0);
     }
-    return FSDP_OK;
+    return isfinite(real.real) ? fsdp__jinja_integer_of_real(r, real.real, out) : FSDP_OK;
 }
 
 FSDP__CALLABLE(real)
 {
-    const fsdp__jinja_value *otherwise = fsdp__argument(arguments, 0, "default");
-    char text[64];
-    double number;
-
-    *out = otherwise ? *otherwise : fsdp__jinja_value_of_real(0);
+    FSDP_TRY(begin_number(r, of, arguments, fsdp__jinja_value_of_real(0), out));
+    if (of->kind == FSDP__JINJA_VALUE_BIG || of->kind == FSDP__JINJA_VALUE_STRING)
+        return fsdp__jinja_real_of_text(r, of->string, out);
     if (fsdp__jinja_value_is_number(of))
         *out = fsdp__jinja_value_of_real(fsdp__jinja_value_real(of));
-    else if (of->kind == FSDP__JINJA_VALUE_STRING && read_number(of->string, text, &number))
-        *out = fsdp__jinja_value_of_real(number);
     return FSDP_OK;
 }
 
 FSDP__CALLABLE(absolute)
 {
-    if (!fsdp__jinja_value_is_number(of))
+    if (!fsdp__jinja_value_is_number(of) && of->kind != FSDP__JINJA_VALUE_BIG)
         return FSDP__RENDER_FAIL(r, "bad operand type for abs(): '%s'", fsdp__jinja_value_type(of));
     *out = *of;
-    if (fsdp__jinja_value_real(of) < 0)
+    if (of->kind == FSDP__JINJA_VALUE_BIG ? of->string.at[0] == '-' : fsdp__jinja_value_real(of) < 0)
         return fsdp__jinja_value_negate(r, of, out);
     return FSDP_OK;
 }
@@ -236,6 +238,8 @@ FSDP__CALLABLE(attribute)
     fsdp__jinja_string name = {0};
 
     FSDP_TRY(fsdp__argument_string(r, arguments, 0, "name", &name));
+    if (of->kind == FSDP__JINJA_VALUE_MAP && !fsdp__jinja_has_method(of, name))
+        return fsdp__jinja_value_undefined(r, out, "'dict object' has no attribute '%s'", FSDP__JINJA_NAME(name));
     return fsdp__jinja_value_attribute(r, of, name, out);
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "chat/jinja_call.h"
+#include "chat/jinja_strings.h"
 #include "chat/jinja_text.h"
 
 enum {
@@ -72,7 +73,12 @@ static fsdp_status add_named(fsdp__render *r, const fsdp__arguments *arguments, 
 FSDP__CALLABLE(make_namespace)
 {
     FSDP_TRY(fsdp__jinja_value_new_map(r, FSDP__JINJA_VALUE_NAMESPACE, out));
-    return add_named(r, arguments, out->map);
+    FSDP_TRY(add_named(r, arguments, out->map));
+    for (int64_t i = 0; i < out->map->count; i++)
+        if (out->map->entries[i].key.kind == FSDP__JINJA_VALUE_STRING &&
+            fsdp__jinja_string_begins(out->map->entries[i].key.string, (fsdp__jinja_string){"_", 1}))
+            return FSDP__RENDER_FAIL(r, "an attribute of a namespace cannot begin with '_'");
+    return FSDP_OK;
 }
 
 FSDP__CALLABLE(make_dict)

@@ -61,11 +61,11 @@ static fsdp_status add_text(lexer *l, size_t end, char sign, bool is_print)
     if (sign == '-') {
         text = fsdp__jinja_string_strip(text, FSDP__STRIP_RIGHT, NULL);
     } else if (sign != '+' && !is_print) {
-        size_t line = text.bytes;
+        const char *newline = text.bytes ? memrchr(text.at, '\n', text.bytes) : NULL;
+        size_t line = newline ? (size_t)(newline + 1 - text.at) : 0;
+        fsdp__jinja_string blanks = {text.at + line, text.bytes - line};
 
-        while (line > 0 && (text.at[line - 1] == ' ' || text.at[line - 1] == '\t'))
-            line--;
-        if (line > 0 ? text.at[line - 1] == '\n' : l->line_begins)
+        if ((newline || l->line_begins) && fsdp__jinja_string_strip(blanks, FSDP__STRIP_LEFT, NULL).bytes == 0)
             text.bytes = line;
     }
     return text.bytes ? add_word(l, FSDP__WORD_TEXT, text) : FSDP_OK;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "chat/jinja_call.h"
+#include "chat/jinja_numbers.h"
 #include "chat/jinja_strings.h"
 #include "chat/jinja_text.h"
 
@@ -150,6 +151,12 @@ static bool repeats(const fsdp__jinja_value *what, const fsdp__jinja_value *time
            (times->kind == FSDP__JINJA_VALUE_INTEGER || times->kind == FSDP__JINJA_VALUE_BOOL);
 }
 
+/* Returns whether a big integer and this value would be computed with. */
+static bool computes_with(const fsdp__jinja_value *value)
+{
+    return value->kind == FSDP__JINJA_VALUE_BIG || fsdp__jinja_value_is_number(value);
+}
+
 fsdp_status fsdp__jinja_value_operate(fsdp__render *r, fsdp__jinja_string sign, const fsdp__jinja_value *a,
                                       const fsdp__jinja_value *b, fsdp__jinja_value *out)
 {
@@ -157,6 +164,9 @@ fsdp_status fsdp__jinja_value_operate(fsdp__render *r, fsdp__jinja_string sign, 
         return join_as_text(r, a, b, out);
     if (a->kind == FSDP__JINJA_VALUE_UNDEFINED || b->kind == FSDP__JINJA_VALUE_UNDEFINED)
         return FSDP__RENDER_FAIL(r, "%s", (a->kind == FSDP__JINJA_VALUE_UNDEFINED ? a : b)->string.at);
+    if ((a->kind == FSDP__JINJA_VALUE_BIG && computes_with(b)) ||
+        (b->kind == FSDP__JINJA_VALUE_BIG && computes_with(a)))
+        return too_large(r);
     if (fsdp__jinja_value_is_number(a) && fsdp__jinja_value_is_number(b)) {
         bool real =
             a->kind == FSDP__JINJA_VALUE_REAL || b->kind == FSDP__JINJA_VALUE_REAL || fsdp__jinja_string_is(sign, "/");
@@ -187,6 +197,8 @@ fsdp_status fsdp__jinja_value_negate(fsdp__render *r, const fsdp__jinja_value *a
 {
     if (a->kind == FSDP__JINJA_VALUE_UNDEFINED)
         return FSDP__RENDER_FAIL(r, "%s", a->string.at);
+    if (a->kind == FSDP__JINJA_VALUE_BIG)
+        return fsdp__jinja_big_negate(r, a, out);
     if (!fsdp__jinja_value_is_number(a))
         return FSDP__RENDER_FAIL(r, "bad operand type for unary -: '%s'", fsdp__jinja_value_type(a));
     if (a->kind == FSDP__JINJA_VALUE_REAL) {
@@ -212,6 +224,8 @@ static fsdp_status fill_place(fsdp__render *r, const char *place, const fsdp__ji
     }
     if (kind == 'r' && strcmp(place, "%r") == 0)
         return fsdp__jinja_value_repr(r, value, out);
+    if (value->kind == FSDP__JINJA_VALUE_BIG && (strcmp(place, "%d") == 0 || strcmp(place, "%i") == 0))
+        return fsdp__builder_add(r, out, value->string.at, value->string.bytes);
     if (!fsdp__jinja_value_is_number(value))
         return FSDP__RENDER_FAIL(r, "%%%c format: a real number is required, not %s", kind,
                                  fsdp__jinja_value_type(value));
@@ -313,7 +327,8 @@ fsdp_status fsdp__jinja_value_relate(fsdp__render *r, fsdp__jinja_string sign, c
         char text[3] = {sign.at[0], sign.bytes > 1 ? '=' : 0};
 
         FSDP_TRY(fsdp__jinja_value_compare(r, a, b, text, &order));
-        *out = (sign.bytes > 1 && order == 0) || (sign.at[0] == '<' ? order < 0 : order > 0);
+        *out = ((sign.bytes > 1 && order == 0) || (sign.at[0] == '<' ? order < 0 : order > 0)) &&
+               !fsdp__jinja_either_is_nan(a, b);
     }
     *out ^= negated;
     return FSDP_OK;

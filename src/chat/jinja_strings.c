@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "chat/jinja_text.h"
+#include "tokenizer/unicode.h"
 #include "tokenizer/utf8.h"
 
 /* Returns what str.isspace() says. */
@@ -348,16 +349,63 @@ static bool begins_word(locale_t locale, fsdp__case to, uint32_t before)
            (to == FSDP__CASE_TITLE_FILTER && (is_space(before) || (before < 0x80 && strchr("-({[<", (int)before))));
 }
 
+static bool is_cased(uint32_t character)
+{
+    unsigned category = fsdp__category_of(character);
+
+    return category == FSDP__LU || category == FSDP__LL || category == FSDP__LT;
+}
+
+/* Returns whether a character counts for nothing where Unicode asks what stands around another: marks, and signs that
+ * stand in words. */
+static bool is_ignorable(uint32_t character)
+{
+    static const uint32_t signs[] = {0x27,   0x2e,   0x3a,   0xb7,   0x387,  0x55f,  0x5f4,  0x2018, 0x2019,
+                                     0x2024, 0x2027, 0xfe13, 0xfe52, 0xfe55, 0xff07, 0xff0e, 0xff1a};
+    unsigned category = fsdp__category_of(character);
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(signs); i++)
+        if (signs[i] == character)
+            return true;
+    return category == FSDP__MN || category == FSDP__ME || category == FSDP__CF || category == FSDP__LM ||
+           category == FSDP__SK;
+}
+
+/* Returns whether a sigma in front of this text ends a word. */
+static bool ends_word(fsdp__jinja_string rest)
+{
+    uint32_t character = 0;
+
+    for (size_t at = 0; at < rest.bytes;) {
+        at += (size_t)character_at(rest, at, &character);
+        if (!is_ignorable(character))
+            return !is_cased(character);
+    }
+    return true;
+}
+
+enum {
+    SIGMA = 0x3a3
+};
+
 static fsdp_status add_all_cased(fsdp__render *r, locale_t locale, fsdp__jinja_string string, fsdp__case to,
                                  fsdp__builder *out)
 {
     uint32_t before = 0, character = 0;
+    bool behind_letter = false; /* but for what is ignorable */
 
     for (size_t at = 0; at < string.bytes; before = character) {
         bool title = to >= FSDP__CASE_CAPITALIZE && begins_word(locale, to, before);
+        bool upper = title || to == FSDP__CASE_UPPER;
 
         at += (size_t)character_at(string, at, &character);
-        FSDP_TRY(add_cased(r, locale, character, title || to == FSDP__CASE_UPPER, title, out));
+        if (character == SIGMA && !upper && behind_letter &&
+            ends_word((fsdp__jinja_string){string.at + at, string.bytes - at}))
+            FSDP_TRY(fsdp__builder_add(r, out, "\u03c2", 2));
+        else
+            FSDP_TRY(add_cased(r, locale, character, upper, title, out));
+        if (!is_ignorable(character))
+            behind_letter = is_cased(character) && !(title && to == FSDP__CASE_TITLE_FILTER);
     }
     return FSDP_OK;
 }

@@ -53,14 +53,24 @@ static bool is_kind(const fsdp__jinja_value *of, const char *name, bool *known)
     return false;
 }
 
-/* Tests of numbers: their remainder. */
-static fsdp_status divides(fsdp__render *r, const fsdp__jinja_value *of, int64_t by, bool *out)
+/* Finds out whether a number has this remainder, 0 or 1, of another: 1.5 is neither even nor odd. */
+static fsdp_status leaves(fsdp__render *r, const fsdp__jinja_value *of, const fsdp__jinja_value *by, int remainder,
+                          bool *out)
 {
-    if (of->kind == FSDP__JINJA_VALUE_UNDEFINED)
-        return FSDP__RENDER_FAIL(r, "%s", of->string.at);
-    if (!fsdp__jinja_value_is_number(of) || by == 0)
-        return FSDP__RENDER_FAIL(r, "a remainder of %s", by ? fsdp__jinja_value_type(of) : "a division by zero");
-    *out = by == -1 || fsdp__jinja_value_integer(of) % by == 0;
+    fsdp__jinja_value left;
+
+    FSDP_TRY(fsdp__jinja_value_operate(r, (fsdp__jinja_string){"%", 1}, of, by, &left));
+    *out = fsdp__jinja_value_is_number(&left) && fsdp__jinja_value_real(&left) == remainder;
+    return FSDP_OK;
+}
+
+static fsdp_status has_parity(fsdp__render *r, const fsdp__jinja_value *of, int remainder, bool *out)
+{
+    const fsdp__jinja_value two = fsdp__jinja_value_of_integer(2);
+
+    if (of->kind != FSDP__JINJA_VALUE_BIG)
+        return leaves(r, of, &two, remainder, out);
+    *out = (of->string.at[of->string.bytes - 1] - '0') % 2 == remainder;
     return FSDP_OK;
 }
 
@@ -90,9 +100,7 @@ fsdp_status fsdp__jinja_test(fsdp__render *r, fsdp__jinja_string name, const fsd
     if (known)
         return FSDP_OK;
     if (strcmp(text, "odd") == 0 || strcmp(text, "even") == 0) {
-        FSDP_TRY(divides(r, of, 2, out));
-        *out ^= text[0] == 'o';
-        return FSDP_OK;
+        return has_parity(r, of, text[0] == 'o', out);
     }
     if (strcmp(text, "upper") == 0 || strcmp(text, "lower") == 0)
         return is_cased(r, of, text[0] == 'u' ? FSDP__CASE_UPPER : FSDP__CASE_LOWER, out);
@@ -104,7 +112,7 @@ fsdp_status fsdp__jinja_test(fsdp__render *r, fsdp__jinja_string name, const fsd
         }
     if (strcmp(text, "divisibleby") == 0) {
         FSDP_TRY(only_argument(r, name, arguments, &argument));
-        return divides(r, of, fsdp__jinja_value_is_number(argument) ? fsdp__jinja_value_integer(argument) : 0, out);
+        return leaves(r, of, argument, 0, out);
     }
     return FSDP__RENDER_FAIL(r, "No test named '%s'.", text);
 }

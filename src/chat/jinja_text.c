@@ -306,7 +306,7 @@ static fsdp_status json_key(fsdp__render *r, const fsdp__jinja_value *key, const
 {
     if (key->kind == FSDP__JINJA_VALUE_STRING)
         return json_string_of(r, key->string, style->ascii, out);
-    if (!fsdp__jinja_value_is_number(key) && key->kind != FSDP__JINJA_VALUE_NONE)
+    if (!fsdp__jinja_value_is_number(key) && key->kind != FSDP__JINJA_VALUE_BIG && key->kind != FSDP__JINJA_VALUE_NONE)
         return FSDP__RENDER_FAIL(r, "keys must be str, int, float, bool or None, not %s", fsdp__jinja_value_type(key));
     FSDP_TRY(add(r, out, "\""));
     FSDP_TRY(json_value(r, key, style, 0, out));

@@ -4,7 +4,11 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "chat/jinja_numbers.h"
+#include "format/json.h"
 
 enum {
     MAX_DEPTH = 600,
@@ -230,11 +234,24 @@ static fsdp_status map_of_json(fsdp__render *r, const json_t *json, fsdp__jinja_
     return FSDP_OK;
 }
 
+/* Makes a number of its text: digits alone are an integer, and 1e400 is infinity, as in Python. */
+static fsdp_status number_of_text(fsdp__render *r, const char *text, fsdp__jinja_value *out)
+{
+    size_t bytes = strlen(text);
+
+    if (strspn(text, "-0123456789") == bytes)
+        return fsdp__jinja_integer_of_digits(r, (fsdp__jinja_string){text, bytes}, out);
+    *out = fsdp__jinja_value_of_real(strtod(text, NULL));
+    return FSDP_OK;
+}
+
 fsdp_status fsdp__jinja_value_of_json(fsdp__render *r, const json_t *json, fsdp__jinja_value *out)
 {
+    const char *number = fsdp__json_number_text(json);
+
     switch (json_typeof(json)) {
     case JSON_OBJECT:
-        return map_of_json(r, json, out);
+        return number ? number_of_text(r, number, out) : map_of_json(r, json, out);
     case JSON_ARRAY:
         return list_of_json(r, json, out);
     case JSON_STRING:
@@ -359,22 +376,21 @@ static fsdp_status maps_equal(fsdp__render *r, const fsdp__jinja_map *a, const f
     return FSDP_OK;
 }
 
-static bool numbers_equal(const fsdp__jinja_value *a, const fsdp__jinja_value *b)
+/* Returns whether a value is a number, a big one too. */
+static bool is_number(const fsdp__jinja_value *value)
 {
-    if (a->kind == FSDP__JINJA_VALUE_REAL || b->kind == FSDP__JINJA_VALUE_REAL)
-        return fsdp__jinja_value_real(a) == fsdp__jinja_value_real(b);
-    return fsdp__jinja_value_integer(a) == fsdp__jinja_value_integer(b);
+    return fsdp__jinja_value_is_number(value) || value->kind == FSDP__JINJA_VALUE_BIG;
 }
 
 fsdp_status fsdp__jinja_value_equal(fsdp__render *r, const fsdp__jinja_value *a, const fsdp__jinja_value *b, bool *out)
 {
     *out = false;
     FSDP_TRY(fsdp__render_deeper(r));
-    if (fsdp__jinja_value_is_number(a) && fsdp__jinja_value_is_number(b))
-        *out = numbers_equal(a, b);
+    if (is_number(a) && is_number(b))
+        *out = !fsdp__jinja_either_is_nan(a, b) && fsdp__jinja_numbers_compare(a, b) == 0;
     else if (a->kind != b->kind)
         *out = false;
-    else if (a->kind == FSDP__JINJA_VALUE_STRING || a->kind == FSDP__JINJA_VALUE_BIG)
+    else if (a->kind == FSDP__JINJA_VALUE_STRING)
         *out = fsdp__jinja_strings_equal(a->string, b->string);
     else if (fsdp__jinja_value_is_list(a))
         FSDP_TRY(lists_equal(r, a->list, b->list, out));
@@ -414,12 +430,8 @@ fsdp_status fsdp__jinja_value_compare(fsdp__render *r, const fsdp__jinja_value *
     if (a->kind == FSDP__JINJA_VALUE_UNDEFINED || b->kind == FSDP__JINJA_VALUE_UNDEFINED)
         return FSDP__RENDER_FAIL(r, "%s", (a->kind == FSDP__JINJA_VALUE_UNDEFINED ? a : b)->string.at);
     FSDP_TRY(fsdp__render_deeper(r));
-    if (fsdp__jinja_value_is_number(a) && fsdp__jinja_value_is_number(b)) {
-        bool real = a->kind == FSDP__JINJA_VALUE_REAL || b->kind == FSDP__JINJA_VALUE_REAL;
-        double x = fsdp__jinja_value_real(a), y = fsdp__jinja_value_real(b);
-        int64_t i = fsdp__jinja_value_integer(a), j = fsdp__jinja_value_integer(b);
-
-        *out = real ? (x > y) - (x < y) : (i > j) - (i < j);
+    if (is_number(a) && is_number(b)) {
+        *out = fsdp__jinja_numbers_compare(a, b);
     } else if (a->kind == FSDP__JINJA_VALUE_STRING && b->kind == FSDP__JINJA_VALUE_STRING) {
         *out = compare_strings(a->string, b->string);
     } else if (fsdp__jinja_value_is_list(a) && a->kind == b->kind) {

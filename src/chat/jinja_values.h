@@ -14,7 +14,7 @@ typedef enum fsdp__jinja_kind {
     FSDP__JINJA_VALUE_NONE,
     FSDP__JINJA_VALUE_BOOL,
     FSDP__JINJA_VALUE_INTEGER,
-    FSDP__JINJA_VALUE_BIG, /* an integer beyond 64 bits: it prints, and does nothing else */
+    FSDP__JINJA_VALUE_BIG, /* an integer beyond 64 bits: it prints and compares; computing with it is an error */
     FSDP__JINJA_VALUE_REAL,
     FSDP__JINJA_VALUE_STRING,
     FSDP__JINJA_VALUE_LIST,
@@ -153,7 +153,8 @@ bool fsdp__jinja_value_truth(const fsdp__jinja_value *value);
 /* Returns Python's name of its type: "str", "dict". */
 const char *fsdp__jinja_value_type(const fsdp__jinja_value *value);
 fsdp_status fsdp__jinja_value_equal(fsdp__render *r, const fsdp__jinja_value *a, const fsdp__jinja_value *b, bool *out);
-/* Compares as Python orders them: negative, 0 or positive; what has no order is an error. `sign` is for the message. */
+/* Compares as Python orders them: negative, 0 or positive (NaN: 0); what has no order is an error. `sign` is for the
+ * message. */
 fsdp_status fsdp__jinja_value_compare(fsdp__render *r, const fsdp__jinja_value *a, const fsdp__jinja_value *b,
                                       const char *sign, int *out);
 /* Lists what a value gives when it is iterated: items, keys, characters. */

@@ -128,7 +128,7 @@ static fsdp_status parse_foreign(const char *path, const void *text, size_t byte
 
     FSDP_TRY(fsdp__lfs_pointer_refuse(path, text, bytes));
     FSDP_TRY(check_extent(path, text, bytes, most)); /* checks what is there, before anything is made of it */
-    FSDP_TRY(fsdp__json_to_strict(path, text, bytes, &strict, &strict_bytes));
+    FSDP_TRY(fsdp__json_to_strict(path, text, bytes, flags & JSON_ALLOW_NUL, &strict, &strict_bytes));
     return parse(path, strict, strict_bytes, most, flags, out);
 }
 
@@ -142,12 +142,41 @@ fsdp_status fsdp__json_parse_as_reals(const char *path, const void *text, size_t
     return parse_foreign(path, text, bytes, &large, JSON_DECODE_INT_AS_REAL, out);
 }
 
+static const limits row = {MAX_UNITS, FSDP__JSON_ROW_TEXT};
+
 fsdp_status fsdp__json_parse_row(const void *text, size_t bytes, json_t **out)
 {
-    static const limits row = {MAX_UNITS, FSDP__JSON_ROW_TEXT};
-
     FSDP_TRY(check_extent(NULL, text, bytes, &row));
-    return parse_foreign("row", text, bytes, &row, 0, out);
+    return parse_foreign("row", text, bytes, &row, JSON_ALLOW_NUL, out);
+}
+
+fsdp_status fsdp__json_parse_text(const json_t *text, json_t **out)
+{
+    FSDP__FREED char *strict = NULL;
+    size_t bytes = 0;
+    fsdp_status status;
+    bool held;
+
+    *out = NULL;
+    if (!json_is_string(text))
+        return FSDP_OK;
+    held = fsdp_hold_error(true);
+    status = fsdp__json_to_strict("text", json_string_value(text), json_string_length(text), true, &strict, &bytes);
+    if (status == FSDP_OK)
+        status = check_extent("text", strict, bytes, &row);
+    fsdp_release_error(held);
+    if (status == FSDP_NO_MEMORY)
+        return FSDP_FAIL(status, "cannot read a text of JSON");
+    if (status == FSDP_OK)
+        *out = json_loadb(strict, bytes, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
+    return FSDP_OK;
+}
+
+const char *fsdp__json_number_text(const json_t *value)
+{
+    const json_t *text = json_object_get(value, "");
+
+    return json_string_length(text) > 0 && json_string_value(text)[0] == '\0' ? json_string_value(text) + 1 : NULL;
 }
 
 static fsdp_status check_owner(const fsdp__directory *in, const char *name, const struct stat *info)

@@ -19,9 +19,17 @@ fsdp_status fsdp__json_parse_foreign(const char *path, const void *text, size_t 
  * with all its digits. */
 fsdp_status fsdp__json_parse_as_reals(const char *path, const void *text, size_t bytes, json_t **out);
 
-/* Parses a row of data, as fsdp__json_parse_foreign does; texts in it may have up to FSDP__JSON_ROW_TEXT bytes
- * (json_scan.h). Messages have no path. */
+/* Parses a row of data, as fsdp__json_parse_foreign does, but numbers that jansson cannot hold stay numbers, which
+ * fsdp__json_number_text knows; texts in it may have up to FSDP__JSON_ROW_TEXT bytes (json_scan.h). Messages have no
+ * path. */
 fsdp_status fsdp__json_parse_row(const void *text, size_t bytes, json_t **out);
+/* Parses any value that is the text of a string of a row, in the same way. `*out` is NULL, without an error, if the
+ * text is no JSON. The caller json_decref's it. */
+fsdp_status fsdp__json_parse_text(const json_t *text, json_t **out);
+/* Returns the digits of an integer beyond 64 bits, or "1e400", "NaN", "Infinity" or "-Infinity", as written, if a value
+ * of a row is such a number; NULL: it is something else. jansson takes it for an object, {"": "\0DIGITS"}, which no row
+ * can have, since \u0000 in it becomes U+FFFD. */
+const char *fsdp__json_number_text(const json_t *value);
 
 enum {
     FSDP__JSON_VERSION = 1 /* the "version" of such files */

@@ -36,8 +36,9 @@ typedef struct scan {
     fsdp__json_no_text *no_text;
     /* A strict text is made here: it has `written` bytes so far, which stand for everything before `copied`. */
     char *out;
-    size_t written;
+    int64_t written, out_capacity;
     const char *copied;
+    bool keeps_numbers; /* those that jansson cannot hold become objects */
 } scan;
 
 static bool fail(scan *s, const char *what)
@@ -46,16 +47,24 @@ static bool fail(scan *s, const char *what)
     return false;
 }
 
+/* Adds to the strict text. */
+static void write_out(scan *s, const char *text, size_t bytes)
+{
+    if (s->no_memory || fsdp__grow(&s->out, s->written + (int64_t)bytes, &s->out_capacity, 1) != 0) {
+        s->no_memory = true;
+        return;
+    }
+    memcpy(s->out + s->written, text, bytes);
+    s->written += (int64_t)bytes;
+}
+
 /* Puts `by` into the strict text in place of what stands from `begin` to `at`. */
 static void replace(scan *s, const char *begin, const char *by, size_t bytes)
 {
-    size_t before = (size_t)(begin - s->copied);
-
     if (!s->out)
         return;
-    memcpy(s->out + s->written, s->copied, before);
-    memcpy(s->out + s->written + before, by, bytes);
-    s->written += before + bytes;
+    write_out(s, s->copied, (size_t)(begin - s->copied));
+    write_out(s, by, bytes);
     s->copied = s->at;
 }
 
@@ -254,27 +263,40 @@ static bool accept_part(scan *s, const char *marks, bool signs)
     return false;
 }
 
+/* Puts a name or a number into the strict text as a string, or as an object that stands for a number. */
+static void replace_by_name(scan *s, const char *begin)
+{
+    size_t bytes = (size_t)(s->at - begin);
+    const char *before = s->keeps_numbers ? "{\"\":\"\\u0000" : "\"", *behind = s->keeps_numbers ? "\"}" : "\"";
+
+    replace(s, begin, before, strlen(before));
+    if (s->out) {
+        write_out(s, begin, bytes);
+        write_out(s, behind, strlen(behind));
+    }
+}
+
 /* Replaces a number that jansson cannot hold: it has integers of 64 bits, and doubles that do not overflow. */
 static void replace_number(scan *s, const char *begin, bool integer)
 {
-    size_t bytes = (size_t)(s->at - begin);
-    char *text;
+    FSDP__FREED char *text = NULL;
+    bool beyond;
 
     if (!s->out || s->no_memory)
         return;
-    text = fsdp__sprintf("\"%.*s\"", (int)bytes, begin); /* terminated, and as a string */
+    text = fsdp__sprintf("%.*s", (int)(s->at - begin), begin); /* terminated */
     if (!text) {
         s->no_memory = true;
         return;
     }
     errno = 0;
     if (integer)
-        (void)strtoll(text + 1, NULL, 10);
-    if (!isfinite(strtod(text + 1, NULL)))
-        replace(s, begin, text, bytes + 2);
-    else if (integer && errno == ERANGE)
+        (void)strtoll(text, NULL, 10);
+    beyond = integer && errno == ERANGE;
+    if (!isfinite(strtod(text, NULL)) || (beyond && s->keeps_numbers))
+        replace_by_name(s, begin);
+    else if (beyond)
         replace(s, s->at, "e0", 2);
-    fsdp__free(text);
 }
 
 static bool scan_number(scan *s)
@@ -301,14 +323,13 @@ static bool scan_number(scan *s)
 static bool scan_word(scan *s)
 {
     static const char *const strange[] = {"NaN", "Infinity", "-Infinity"};
-    static const char *const strings[] = {"\"NaN\"", "\"Infinity\"", "\"-Infinity\""};
     const char *begin = s->at;
 
     if (accept(s, "null") || accept(s, "true") || accept(s, "false"))
         return true;
     for (int i = 0; i < 3; i++)
         if (accept(s, strange[i])) {
-            replace(s, begin, strings[i], strlen(strings[i]));
+            replace_by_name(s, begin);
             return true;
         }
     return scan_number(s);
@@ -505,23 +526,26 @@ static fsdp_status refuse(const char *path, const scan *s)
     return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': line %lld column %lld: %s", path, line, column, s->what);
 }
 
-fsdp_status fsdp__json_to_strict(const char *path, const char *text, size_t bytes, char **out, size_t *out_bytes)
+fsdp_status fsdp__json_to_strict(const char *path, const char *text, size_t bytes, bool keeps_numbers, char **out,
+                                 size_t *out_bytes)
 {
     size_t mark = fsdp__utf8_mark(text, bytes);
     scan s = {.text = text + mark, .at = text + mark, .end = text + bytes, .copied = text + mark};
     fsdp_status status = FSDP_OK;
 
     *out = NULL;
-    s.out = fsdp__malloc(2 * bytes + 1); /* NaN gets quotes, and nothing grows more than that */
-    if (!s.out || !scan_text(&s) || s.no_memory) {
-        s.no_memory = s.no_memory || !s.out;
+    s.keeps_numbers = keeps_numbers;
+    s.no_memory = fsdp__grow(&s.out, (int64_t)bytes + 1, &s.out_capacity, 1) != 0;
+    if (s.no_memory || !scan_text(&s) || s.no_memory) {
         status = refuse(path, &s);
-        fsdp__free(s.out);
     } else {
         replace(&s, s.end, "", 1); /* adds a NUL at the end, which is not counted */
-        *out = s.out;
-        *out_bytes = s.written - 1;
+        status = s.no_memory ? refuse(path, &s) : FSDP_OK;
     }
-    fsdp__free(s.levels);
+    if (status == FSDP_OK) {
+        *out_bytes = (size_t)s.written - 1;
+        *out = fsdp__take(&s.out);
+    }
+    FSDP__FREE_ALL(s.levels, s.out);
     return status;
 }

@@ -57,8 +57,10 @@ typedef struct fsdp__json_no_text {
  * The text must be good: fsdp__json_to_strict has taken it. */
 fsdp_status fsdp__json_find_no_text(const char *text, size_t bytes, const char *const *keys, fsdp__json_no_text *out);
 
-/* Makes a text that jansson takes and that has the same keys and values, except for what jansson cannot hold: NaN,
- * infinities and numbers that overflow a double become strings of their name ("NaN"), integers beyond 64 bits become
- * doubles, half a surrogate pair and \u0000 become U+FFFD. A byte order mark at the beginning is left out. The caller
- * fsdp__free's `*out`. `path` is for the message, which has line and column. */
-fsdp_status fsdp__json_to_strict(const char *path, const char *text, size_t bytes, char **out, size_t *out_bytes);
+/* Makes a text that jansson takes and that has the same keys and values, except for what jansson cannot hold: half a
+ * surrogate pair and \u0000 become U+FFFD. NaN, infinities and numbers that overflow a double become strings of their
+ * name ("NaN"), and integers beyond 64 bits become doubles; or, where it `keeps_numbers`, all of these become objects,
+ * which fsdp__json_number_text knows again. A byte order mark at the beginning is left out. The caller fsdp__free's
+ * `*out`. `path` is for the message, which has line and column. */
+fsdp_status fsdp__json_to_strict(const char *path, const char *text, size_t bytes, bool keeps_numbers, char **out,
+                                 size_t *out_bytes);

@@ -422,6 +422,35 @@ CALL_TEST(answers_of_gemma, check_mask("gemma.json", "00111111111111111000011111
 CALL_TEST(answers_of_t5, check_mask("t5.json", "01111111111110111"))
 CALL_TEST(answers_of_a_model, check_mask("bpe.model", "0111111111111111000011111"))
 
+/* Python's json module and the template's tojson give the text that is expected. */
+TEST(numbers_are_written_as_python_does)
+{
+    static const char row[] =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"q\", \"n\": -98765432109876543210}, {\"role\": "
+        "\"assistant\", \"content\": \"\", \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": "
+        "{\"a\": 12345678901234567890, \"b\": 1e400, \"c\": 1.10, \"d\": 1E5, \"e\": -0, \"f\": [NaN, -Infinity], "
+        "\"g\": -0.0, \"h\": 9223372036854775807, \"i\": 1e16, \"j\": -1e-400, \"k\": 1e22, \"l\": 0.00001, "
+        "\"m\": {\"\": \"\\u0000\u00a01\"}}}}, {\"function\": {\"name\": \"g\", \"arguments\": \"{\\\"x\\\": "
+        "12345678901234567890, \\\"y\\\": NaN}\"}}]}], \"tools\": \"[18446744073709551616]\"}";
+    static const char text[] =
+        "{% for m in messages %}{{ m.n }}{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments|tojson }} {{ "
+        "m.tool_calls[1].function.arguments }} {{ m.tool_calls[0].function.arguments.f }}{% endif %}{% endfor %}{{ "
+        "tools }}";
+    fixture f = open_fixture(text);
+    const fsdp_chat_options options = {.no_mask = true, .replace_invalid = true};
+    fsdp_chat_row out = {0};
+
+    CHECK_OK(fsdp_chat_encode(f.chat, NULL, row, sizeof row - 1, &options, &out));
+    CHECK_STRING(
+        out.text,
+        "-98765432109876543210{\"a\": 12345678901234567890, \"b\": Infinity, \"c\": 1.1, \"d\": 100000.0, \"e\": 0, "
+        "\"f\": [NaN, -Infinity], \"g\": -0.0, \"h\": 9223372036854775807, \"i\": 1e+16, \"j\": -0.0, \"k\": "
+        "1e+22, \"l\": 1e-05, \"m\": {\"\": \"\ufffd\u00a01\"}} {\"x\": 12345678901234567890, \"y\": NaN} [nan, "
+        "-inf][18446744073709551616]");
+    fsdp_chat_row_release(&out);
+    close_fixture(&f);
+}
+
 /* ---- what is wrong ---- */
 
 TEST(a_row_that_is_wrong_is_told)
@@ -434,6 +463,10 @@ TEST(a_row_that_is_wrong_is_told)
     check_refused(f.chat, "{\"messages\": {}}", "field 'messages' is no list of messages");
     check_refused(f.chat, "{\"messages\": [{\"content\": \"x\"}]}", "item 1 is no object with a 'role'");
     check_refused(f.chat, "{\"messages\": [{\"role\": \"user\", \"content\": 5}]}", "the content of item 1 is no text");
+    check_refused(f.chat, "{\"messages\": [{\"role\": \"user\", \"content\": NaN}]}",
+                  "the content of item 1 is no text");
+    check_refused(f.chat, "{\"messages\": [{\"role\": 12345678901234567890, \"content\": \"x\"}]}",
+                  "item 1 is no object with a 'role'");
     check_refused(f.chat, "{\"messages\": [{\"role\": \"user\"}]}", "field 'messages': item 1 has no 'content'");
     check_refused(f.chat, "{\"messages\": [{\"role\": \"user\", \"content\": null}]}", "item 1 has no 'content'");
     check_refused(f.chat, "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": []}]}",

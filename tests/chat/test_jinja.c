@@ -138,6 +138,38 @@ static const struct {
     {"{% if n == 1 %}a{% elif n == 2 %}b{% elif n == 3 %}c{% else %}d{% endif %}", "c"},
     {"{% for x in l %}{% if x == 1 %}{% continue %}{% endif %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% endfor %}",
      "3"},
+    {"{{ 'ff'|int(0, 16) }} {{ '0xff'|int(0, 16) }} {{ '0b11'|int(0, 2) }} {{ '0b11'|int(7, 0) }} {{ '12'|int(3, 1) }} "
+     "{{ "
+     "'1_0'|int }} {{ '1__0'|int(5) }} {{ '0x1F'|int(0, 0) }} {{ 'z'|int(0, 36) }} {{ ' +5 '|int }} {{ '010'|int(4, 0) "
+     "}} {{ '-0b11'|int(0, 2) }} {{ 'b'|int(0, 2) }} {{ '9'|int(0, 37) }}",
+     "255 255 3 3 12 10 5 31 35 5 10 -3 0 9"},
+    {"{{ 'inf'|float }} {{ '-Infinity'|float }} {{ 'nan'|float }} {{ '1_0.5'|float }} {{ '0x10'|float }} {{ "
+     "'+inf'|float }} {{ 'infin'|float(2.5) }} {{ '1e400'|float }} {{ '1e'|float }}",
+     "inf -inf nan 10.5 0.0 inf 2.5 inf 0.0"},
+    {"{{ 'inf'|int(4) }} {{ '1e20'|int }} {{ '1e400'|int(3) }} {{ '99999999999999999999'|int }} {{ 1e20|int }} {{ "
+     "'42.9'|int }} {{ '00012'|int }} {{ 'nan'|int(6) }} {{ none|int(4) }} {{ []|float(2.5) }} {{ -2.5|int }}",
+     "4 100000000000000000000 3 99999999999999999999 100000000000000000000 42 12 6 4 2.5 -2"},
+    {"{{ '\u0391\u03a3 \u03a3 \u03a3\u0391\u03a3\u0391 \u03a3. \u0391\u03a3.\u0391'|lower }}",
+     "\u03b1\u03c2 \u03c3 \u03c3\u03b1\u03c3\u03b1 \u03c3. \u03b1\u03c3.\u03b1"},
+    {"{{ '\u0391\u0391\u03a3 \u0392\u03a3'|title }} {{ '\u0392\u03a3'.title() }} {{ '\u0391\u03a3'|capitalize }}",
+     "\u0391\u03b1\u03c2 \u0392\u03c3 \u0392\u03c2 \u0391\u03c2"},
+    {"{{ 1.5 is odd }} {{ 1.5 is even }} {{ 3.0 is odd }} {{ -1 is odd }} {{ -1.5 is odd }} {{ 4.5 is divisibleby(1.5) "
+     "}} "
+     "{{ 4.5 is divisibleby 2 }} {{ true is odd }} {{ 12345678901234567891 is odd }}",
+     "False False True True False True False True True"},
+    {"{{ d|attr('a') is defined }} {{ d|attr('items') is defined }} {{ namespace(x=4)|attr('x') }}", "False True 4"},
+    {"x\n\u00a0{% if t %}a{% endif %}\n\u2003\v{# c #}b\n\u200b{% if t %}c{% endif %}", "x\nab\n\u200bc"},
+    {"{% set b = 12345678901234567890 %}{{ b }} {{ -b }} {{ (-b)|abs }} {{ b|float }} {{ b == b|int }} {{ b == b|float "
+     "}} "
+     "{{ 100000000000000000000 == 1e20 }} {{ b > 1 }} {{ b < 1 }} {{ -b < 0 }} {{ b < 1e10 }} {{ b < 'inf'|float }} {{ "
+     "[b, 3, -b, 2.5]|sort }} {{ [b, 3]|max }} {{ '%s %d' % (b, b) }} {{ {b: 1}|tojson }} {{ b in [b] }} {{ "
+     "b|string|length }}",
+     "12345678901234567890 -12345678901234567890 12345678901234567890 1.2345678901234567e+19 True False True True "
+     "False "
+     "True False True [-12345678901234567890, 2.5, 3, 12345678901234567890] 12345678901234567890 12345678901234567890 "
+     "12345678901234567890 {\"12345678901234567890\": 1} True 20"},
+    {"{{ -9223372036854775808 + 1 }} {{ 'nan'|float == 'nan'|float }} {{ 'nan'|float <= 1 }}",
+     "-9223372036854775807 False False"},
     {"{% set a, b = l[0], l[1] %}{{ a }}{{ b }}{% set x %}{% for y in l %}{{ y }}{% endfor %}{% endset %}{{ x|length "
      "}}",
      "313"},
@@ -219,6 +251,12 @@ static const struct {
     {"{{ 1 // 0 }}", "integer division or modulo by zero"},
     {"{{ 9223372036854775807 + 1 }}", "an integer beyond 64 bits"},
     {"{% set ns = namespace() %}{% set ns._x = 1 %}", "cannot begin with '_'"},
+    {"{{ namespace(_x=1) }}", "cannot begin with '_'"},
+    {"{{ namespace({'_x': 1}) }}", "cannot begin with '_'"},
+    {"{{ 12345678901234567890 + 1 }}", "an integer beyond 64 bits"},
+    {"{{ 'inf'|float|int(3) }}", "cannot convert float infinity to integer"},
+    {"{{ missing|int(3) }}", "'missing' is undefined"},
+    {"{{ missing|float }}", "'missing' is undefined"},
     {"{% macro f(a) %}{% endmacro %}{{ f(1, 2) }}", "macro 'f' takes not more than 1"},
     {"{{ missing|tojson }}", "Object of type Undefined is not JSON serializable"},
     {"{{ range(200000) }}", "Range too big"},

@@ -213,7 +213,7 @@ static void check_strict(const char *text, const char *expected)
     char *strict = NULL;
     size_t bytes = 0;
 
-    CHECK_OK(fsdp__json_to_strict("x.json", text, strlen(text), &strict, &bytes));
+    CHECK_OK(fsdp__json_to_strict("x.json", text, strlen(text), false, &strict, &bytes));
     CHECK_STRING(strict, expected);
     CHECK_EQ(bytes, strlen(expected));
     CHECK_OK(fsdp__json_parse("x.json", strict, bytes, &value));
@@ -232,11 +232,11 @@ TEST(a_strict_text_has_what_jansson_takes)
     check_strict("{\"a\": 9223372036854775807, \"b\": 9223372036854775808, \"c\": 1e400, \"d\": 1e-400}",
                  "{\"a\": 9223372036854775807, \"b\": 9223372036854775808e0, \"c\": \"1e400\", \"d\": 1e-400}");
     check_strict("{\"a\": \"\\ud800\\u0000\\ud83d\\ude00\"}", "{\"a\": \"\\ufffd\\ufffd\\ud83d\\ude00\"}");
-    CHECK_ERROR(fsdp__json_to_strict("x.json", "{\n \"a\": nan}", 12, &strict, &bytes), FSDP_FORMAT,
+    CHECK_ERROR(fsdp__json_to_strict("x.json", "{\n \"a\": nan}", 12, false, &strict, &bytes), FSDP_FORMAT,
                 "cannot read 'x.json': line 2 column 7: no value");
     CHECK_NULL(strict);
     for (long n = 0; test_next_fault(FSDP__FAULT_ALLOCATION, &n);) {
-        fsdp_status status = fsdp__json_to_strict("x.json", number, sizeof number - 1, &strict, &bytes);
+        fsdp_status status = fsdp__json_to_strict("x.json", number, sizeof number - 1, false, &strict, &bytes);
         fsdp__json_member m;
         fsdp__json_fault fault;
 
@@ -245,6 +245,42 @@ TEST(a_strict_text_has_what_jansson_takes)
         CHECK_FAULT(FSDP__FAULT_ALLOCATION, status);
         fsdp__free(strict);
         strict = NULL;
+    }
+}
+
+static void check_row_numbers(void)
+{
+    static const char text[] = "{\"a\": [123456789012345678901, -1e400, NaN, Infinity, 9223372036854775807, 2.5, "
+                               "\"\\u0000x\", {\"\": \"\\u00007\"}, {}]}";
+    static const char *const numbers[] = {"123456789012345678901", "-1e400", "NaN", "Infinity"};
+    json_auto_t *row = NULL;
+    const json_t *all;
+
+    CHECK_OK(fsdp__json_parse_row(text, sizeof text - 1, &row));
+    all = json_object_get(row, "a");
+    for (size_t i = 0; i < json_array_size(all); i++)
+        if (i < FSDP__COUNT_OF(numbers))
+            CHECK_STRING(fsdp__json_number_text(json_array_get(all, i)), numbers[i]);
+        else
+            CHECK_NULL(fsdp__json_number_text(json_array_get(all, i)));
+    CHECK(json_integer_value(json_array_get(all, 4)) == INT64_MAX);
+}
+
+TEST(numbers_of_rows_stay_numbers_whatever_their_size)
+{
+    static const struct {
+        const char *text;
+        bool is_json;
+    } texts[] = {{"-98765432109876543210", true}, {"{\"a\": NaN}", true}, {"[1, ]", false}, {"", false}};
+
+    check_row_numbers();
+    for (size_t i = 0; i < FSDP__COUNT_OF(texts); i++) {
+        json_auto_t *text = json_string(texts[i].text), *value = NULL;
+
+        CHECK_OK(fsdp__json_parse_text(text, &value));
+        CHECK(!value == !texts[i].is_json);
+        if (i == 0)
+            CHECK_STRING(fsdp__json_number_text(value), texts[i].text);
     }
 }
 
