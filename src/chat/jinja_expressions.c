@@ -5,7 +5,6 @@
 
 #include "base/text.h"
 #include "chat/jinja_nodes.h"
-#include "chat/jinja_numbers.h"
 
 /* ---- words ---- */
 

@@ -1,10 +1,12 @@
 /* jinja_filters.c - what may stand behind '|': of one value here, of lists in jinja_list_filters.c. */
+#include <ctype.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "chat/jinja_filters.h"
-#include "chat/jinja_numbers.h"
 #include "chat/jinja_operators.h"
 #include "chat/jinja_strings.h"
 #include "chat/jinja_text.h"
@@ -152,6 +154,109 @@ FSDP__CALLABLE(indent)
     return fsdp__builder_value(r, &made, out);
 }
 
+/* ---- numbers of texts ---- */
+
+/* Copies a number without the white space around it and without underscores between its digits; NULL: they stand
+ * elsewhere. */
+static fsdp_status clean(fsdp__render *r, fsdp__jinja_string text, char **out)
+{
+    size_t n = 0;
+
+    text = fsdp__jinja_string_strip(text, FSDP__STRIP_BOTH, NULL);
+    *out = fsdp__render_alloc(r, text.bytes + 1);
+    if (!*out)
+        return fsdp_fail_hop(r->failed, __FILE__, __LINE__);
+    for (size_t i = 0; i < text.bytes; i++) {
+        if (text.at[i] != '_') {
+            (*out)[n++] = text.at[i];
+        } else if (i == 0 || i + 1 == text.bytes || !isalnum((unsigned char)text.at[i - 1]) ||
+                   !isalnum((unsigned char)text.at[i + 1])) {
+            *out = NULL;
+            return FSDP_OK;
+        }
+    }
+    (*out)[n] = '\0';
+    return FSDP_OK;
+}
+
+/* Returns whether float() takes a text that strtod takes: not in base 16, and no NaN with a number. */
+static bool is_real(const char *text)
+{
+    const char *name = text + strspn(text, "+-");
+
+    if (name - text > 1)
+        return false;
+    return isdigit((unsigned char)*name) || *name == '.'
+               ? !strpbrk(text, "xXpP")
+               : strcasecmp(name, "inf") == 0 || strcasecmp(name, "infinity") == 0 || strcasecmp(name, "nan") == 0;
+}
+
+/* Reads a whole text as float(text) does. `*out` stays as it is where Python raises a ValueError. */
+static fsdp_status real_of_text(fsdp__render *r, fsdp__jinja_string text, fsdp__jinja_value *out)
+{
+    char *number, *end;
+    double real;
+
+    FSDP_TRY(clean(r, text, &number));
+    if (!number || !is_real(number))
+        return FSDP_OK;
+    real = strtod(number, &end);
+    if (*end == '\0' && end > number)
+        *out = fsdp__jinja_value_of_real(real);
+    return FSDP_OK;
+}
+
+/* Takes the prefix of a base, which base 0 takes its base from. Returns the base; -1: base 0, and zeros before the
+ * digits. */
+static int take_prefix(const char **at, int64_t base)
+{
+    static const char letters[] = "xob";
+    static const int bases[] = {16, 8, 2};
+    const char *letter = (*at)[0] == '0' && (*at)[1] ? strchr(letters, tolower((unsigned char)(*at)[1])) : NULL;
+
+    if (letter && (base == 0 || base == bases[letter - letters]) && (*at)[2]) {
+        *at += 2;
+        return bases[letter - letters];
+    }
+    if (base == 0 && (*at)[0] == '0' && (*at)[strspn(*at, "0")] != '\0')
+        return -1;
+    return base == 0 ? 10 : (int)base;
+}
+
+static fsdp_status whole_of_text(fsdp__render *r, char *number, int64_t base, fsdp__jinja_value *out)
+{
+    char *begin = number + (*number == '+' || *number == '-'), *end;
+    const char *digits = begin;
+    int64_t whole;
+    int in;
+
+    if (base < 0 || base == 1 || base > 36)
+        return FSDP_OK;
+    in = take_prefix(&digits, base);
+    if (in < 0 || !isalnum((unsigned char)*digits))
+        return FSDP_OK;
+    errno = 0;
+    whole = strtoll(digits, &end, in);
+    if (*end != '\0' || (in == 16 && tolower((unsigned char)digits[1]) == 'x'))
+        return FSDP_OK;
+    if (in == 10)
+        return fsdp__jinja_integer_of_digits(
+            r, (fsdp__jinja_string){*number == '-' ? number : begin, strlen(*number == '-' ? number : begin)}, out);
+    if (errno == ERANGE)
+        return FSDP__RENDER_FAIL(r, "int: an integer beyond 64 bits that is not in base 10");
+    *out = fsdp__jinja_value_of_integer(*number == '-' ? -whole : whole);
+    return FSDP_OK;
+}
+
+/* Does the same as int(text, base). */
+static fsdp_status integer_of_text(fsdp__render *r, fsdp__jinja_string text, int64_t base, fsdp__jinja_value *out)
+{
+    char *number;
+
+    FSDP_TRY(clean(r, text, &number));
+    return number ? whole_of_text(r, number, base, out) : FSDP_OK;
+}
+
 /* ---- numbers ---- */
 
 /* Sets what a filter gives of a value that is no number, and refuses what is undefined. */
@@ -178,10 +283,10 @@ FSDP__CALLABLE(integer)
     if (of->kind == FSDP__JINJA_VALUE_REAL && isinf(of->real))
         return FSDP__RENDER_FAIL(r, "cannot convert float infinity to integer");
     if (of->kind == FSDP__JINJA_VALUE_STRING) {
-        FSDP_TRY(fsdp__jinja_integer_of_text(r, of->string, base, &whole));
+        FSDP_TRY(integer_of_text(r, of->string, base, &whole));
         if (whole.kind != FSDP__JINJA_VALUE_NONE)
             return same(r, &whole, arguments, out);
-        FSDP_TRY(fsdp__jinja_real_of_text(r, of->string, &real)); /* "42.23" gives 42 */
+        FSDP_TRY(real_of_text(r, of->string, &real)); /* "42.23" gives 42 */
     } else if (of->kind == FSDP__JINJA_VALUE_REAL) {
         real = *of;
     } else if (fsdp__jinja_value_is_number(of)) {
@@ -194,7 +299,7 @@ FSDP__CALLABLE(real)
 {
     FSDP_TRY(begin_number(r, of, arguments, fsdp__jinja_value_of_real(0), out));
     if (of->kind == FSDP__JINJA_VALUE_BIG || of->kind == FSDP__JINJA_VALUE_STRING)
-        return fsdp__jinja_real_of_text(r, of->string, out);
+        return real_of_text(r, of->string, out);
     if (fsdp__jinja_value_is_number(of))
         *out = fsdp__jinja_value_of_real(fsdp__jinja_value_real(of));
     return FSDP_OK;

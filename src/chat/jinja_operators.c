@@ -1,12 +1,10 @@
 /* jinja_operators.c - operators with Python's rules and messages. */
 #include "chat/jinja_operators.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "chat/jinja_call.h"
-#include "chat/jinja_numbers.h"
 #include "chat/jinja_strings.h"
 #include "chat/jinja_text.h"
 
@@ -229,6 +227,8 @@ static fsdp_status fill_place(fsdp__render *r, const char *place, const fsdp__ji
     if (!fsdp__jinja_value_is_number(value))
         return FSDP__RENDER_FAIL(r, "%%%c format: a real number is required, not %s", kind,
                                  fsdp__jinja_value_type(value));
+    if (strchr("dixXo", kind) && !(fabs(fsdp__jinja_value_real(value)) < 0x1p63))
+        return too_large(r);
     if (strchr("dixXo", kind)) {
         snprintf(format, sizeof format, "%.*sll%c", (int)strlen(place) - 1, place, kind);
 #pragma GCC diagnostic push

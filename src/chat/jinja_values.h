@@ -106,6 +106,9 @@ typedef struct fsdp__render {
 #define FSDP__RENDER_FAIL(r, ...) \
     fsdp_fail_prefix(FSDP_FAIL(FSDP_FORMAT, __VA_ARGS__), "%s: line %d", (r)->name, (r)->line)
 
+enum {
+    FSDP__JINJA_POOL = 128 << 20 /* bytes of a rendering, at most */
+};
 /* Returns memory of the pool, NULL if there is none or the template has had too much:
  * `failed` says which. */
 void *fsdp__render_alloc(fsdp__render *r, size_t bytes);
@@ -139,6 +142,19 @@ fsdp_status fsdp__jinja_map_set(fsdp__render *r, fsdp__jinja_map *map, fsdp__jin
 /* Returns the value of a key, NULL if there is none. */
 const fsdp__jinja_value *fsdp__jinja_map_get(const fsdp__jinja_map *map, fsdp__jinja_string key);
 fsdp_status fsdp__jinja_value_of_json(fsdp__render *r, const json_t *json, fsdp__jinja_value *out);
+
+/* ---- integers of any size (jinja_numbers.c) ---- */
+
+/* Makes an integer of decimal digits, with '-' before them or not: a big one if 64 bits do not hold it. */
+fsdp_status fsdp__jinja_integer_of_digits(fsdp__render *r, fsdp__jinja_string digits, fsdp__jinja_value *out);
+/* Makes an integer of the whole part of a finite number. */
+fsdp_status fsdp__jinja_integer_of_real(fsdp__render *r, double real, fsdp__jinja_value *out);
+/* Compares two numbers exactly, big ones too: negative, 0 or positive; NaN equals everything. */
+int fsdp__jinja_numbers_compare(const fsdp__jinja_value *a, const fsdp__jinja_value *b);
+/* Returns whether one of two values is NaN, which equals nothing and has no order. */
+bool fsdp__jinja_either_is_nan(const fsdp__jinja_value *a, const fsdp__jinja_value *b);
+/* Changes the sign of a big integer. */
+fsdp_status fsdp__jinja_big_negate(fsdp__render *r, const fsdp__jinja_value *a, fsdp__jinja_value *out);
 
 /* ---- asking them ---- */
 
