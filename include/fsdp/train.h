@@ -100,7 +100,8 @@ typedef struct fsdp_train_summary {
  * A run on several machines has "machines" in its header, and "network_sent", "network_received", "gather_ms" and
  * "reduce_ms" in each step's line: rank 0's traffic with other machines and its waiting times. A run on several GPUs
  * of one machine has the two waiting times. "mfu" is there if it is known. Then a line has the peaks of memory by
- * kind, "memory_peak_bytes_of_activation" and so on.
+ * kind, "memory_peak_bytes_of_activation" and so on. A step that is left out has "left_out": true, and no "loss",
+ * "grad_norm", "tokens_per_second" and "mfu".
  *
  * Each problem is reported once, in the log and, after the step's line, in {"warning": 62, "of": "waiting", "text":
  * "..."}: a loss that does not fall; a gradient norm that jumps, grows or is 0; a step that waits for its data, for
@@ -125,7 +126,8 @@ typedef struct fsdp_train_report {
     double loss;
     double grad_norm;  /* before clipping */
     bool not_finite;   /* the loss or norm of this step is NaN or infinite: see training.on_nan */
-    int64_t skipped;   /* steps skipped so far, including this one */
+    bool left_out;     /* no token of the step is an answer: it has no loss (NaN), norm, speed or MFU */
+    int64_t skipped;   /* steps skipped so far, including this one, and those left out */
     double loss_scale; /* for float16: the scale of this step's loss (fsdp_grad_scaler); otherwise 0 */
     double lr;
     double tokens_per_second, step_ms;           /* tokens: of all ranks */

@@ -1,5 +1,6 @@
 /* jinja_operators.c - operators with Python's rules and messages. */
 #include "chat/jinja_operators.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

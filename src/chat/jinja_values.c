@@ -1,5 +1,6 @@
 /* jinja_values.c - makes values, in the memory of a rendering, and compares them. */
 #include "chat/jinja_values.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -313,7 +313,9 @@ void fsdp__progress_step(fsdp__progress *progress, const fsdp_train_report *repo
         progress->epoch = report->epoch;
     if (report->epoch != progress->epoch)
         log_epoch(progress, report, before);
-    if (report->step == progress->first_step + 1 || report->step % progress->log_freq == 0 || last)
+    if (report->left_out)
+        progress->logged_tokens += report->tokens - before; /* they took no time, so they say nothing of the speed */
+    else if (report->step == progress->first_step + 1 || report->step % progress->log_freq == 0 || last)
         log_line(progress, report, now);
     if (progress->bar.possible && !last)
         draw(progress, now);

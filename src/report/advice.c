@@ -41,8 +41,7 @@ static fsdp_status of_end(fsdp__advices *all, const fsdp__sources *sources, int6
     const fsdp__recorded_run *run = &sources->runs.runs[which];
     const char *folder = fsdp__setting(run, "checkpoint.folder");
     bool keeps = *folder && strcmp(fsdp__setting(run, "checkpoint.enable"), "false") != 0;
-    const fsdp__series *s = fsdp__series_of(run, "loss");
-    double taken = s && s->count > 0 ? s->points[s->count - 1].step : 0, steps = fsdp__header_number(run, "steps");
+    double taken = fmax(fsdp__run_figures_of(run).last_step, 0), steps = fsdp__header_number(run, "steps");
 
     if (!(taken < steps))
         return FSDP_OK;
@@ -93,6 +92,29 @@ static fsdp_status of_not_finite(fsdp__advices *all, const fsdp__recorded_run *r
     return FSDP_OK;
 }
 
+/* Returns how many steps were left out. */
+static int64_t left_out_of(const fsdp__recorded_run *run)
+{
+    const fsdp__series *s = fsdp__series_of(run, FSDP__LEFT_OUT);
+
+    return s ? s->count : 0;
+}
+
+static fsdp_status of_left_out(fsdp__advices *all, const fsdp__recorded_run *run)
+{
+    const fsdp__series *skipped = fsdp__series_of(run, "skipped");
+    int64_t count = left_out_of(run);
+
+    if (count == 0)
+        return FSDP_OK;
+    return fsdp__advise(
+        all, run,
+        "%lld of %lld steps were left out, the first is step %.0f: no token of them is an answer. A larger "
+        "training.global_batch_size has answers in each; rows without answers can be taken out of the data.",
+        (long long)count, (long long)(skipped ? skipped->count : count),
+        fsdp__series_of(run, FSDP__LEFT_OUT)->points[0].step);
+}
+
 static fsdp_status of_skipped(fsdp__advices *all, const fsdp__recorded_run *run)
 {
     const fsdp__series *s = fsdp__series_of(run, "skipped");
@@ -101,10 +123,13 @@ static fsdp_status of_skipped(fsdp__advices *all, const fsdp__recorded_run *run)
 
     if (!s || s->count == 0)
         return FSDP_OK;
-    skipped = s->points[s->count - 1].value;
+    skipped = s->points[s->count - 1].value - (double)left_out_of(run);
     if (!(skipped >= 3 && skipped > 0.02 * (double)s->count))
         return FSDP_OK;
-    if (all->planner && strcmp(fsdp__setting(run, "training.mixed_precision_param"), "float16") == 0)
+    if (strcmp(fsdp__setting(run, "training.mixed_precision_param"), "float16") != 0)
+        return fsdp__advise(all, run, "%.0f of %lld steps were skipped: their losses or gradients were not finite.",
+                            skipped, (long long)s->count);
+    if (all->planner)
         FSDP_TRY(all->planner->price(all->planner->arg, run, "training.mixed_precision_param", "bfloat16", planned));
     return fsdp__advise(all, run,
                         "%.0f of %lld steps were skipped. With float16 a few are usual while the loss scale is found; "
@@ -463,7 +488,7 @@ static fsdp_status of_sources(fsdp__advices *out, const fsdp__sources *all, fsdp
 fsdp_status fsdp__advices_of(const fsdp__sources *sources, const fsdp__advice_planner *planner, fsdp__advices *out)
 {
     static fsdp_status (*const rules[])(fsdp__advices * all, const fsdp__recorded_run *run) = {
-        of_missing, of_not_finite, of_warnings,   of_jump,  of_validation,
+        of_missing, of_not_finite, of_warnings,   of_jump,  of_validation, of_left_out,
         of_skipped, of_waiting,    of_slow_steps, of_drift, of_memory};
     const fsdp__recorded_runs *all = &sources->runs;
 

@@ -145,15 +145,22 @@ double fsdp__tokens_per_second(const fsdp__recorded_run *run, int64_t begin, int
     return seconds > 0 ? tokens / seconds : NAN;
 }
 
-/* Counts the steps between others of which no line tells: each step has one. */
-static void count_missing(const fsdp__series *steps, fsdp__run_figures *f)
+/* Counts the steps between others of which no line tells: each step has one. `left_out`: those that are told of apart
+ * from the others. */
+static void count_missing(const fsdp__series *steps, const fsdp__series *left_out, fsdp__run_figures *f)
 {
-    for (int64_t i = 1; steps && i < steps->count; i++) {
-        double before = steps->points[i - 1].step, apart = steps->points[i].step - before;
+    int64_t i = 0, k = 0, all = steps ? steps->count : 0, out = left_out ? left_out->count : 0;
+    double before = NAN;
 
-        if (apart > 1 && f->missing == 0)
-            f->first_missing = before + 1;
-        f->missing += apart > 1 ? apart - 1 : 0;
+    while (i < all || k < out) {
+        bool of_out = k < out && (i == all || left_out->points[k].step < steps->points[i].step);
+        double step = of_out ? left_out->points[k++].step : steps->points[i++].step;
+
+        if (step > before + 1) {
+            f->first_missing = f->missing == 0 ? before + 1 : f->first_missing;
+            f->missing += step - before - 1;
+        }
+        before = step;
     }
 }
 
@@ -161,16 +168,17 @@ fsdp__run_figures fsdp__run_figures_of(const fsdp__recorded_run *run)
 {
     const fsdp__point_of_series *best = fsdp__lowest_point(&run->validation);
     const fsdp__series *ms = fsdp__series_of(run, "step_ms"), *peak = fsdp__series_of(run, "memory_peak_bytes");
-    fsdp__run_figures f = {.last_step = last_step(fsdp__series_of(run, "loss")),
+    const fsdp__series *losses = fsdp__series_of(run, "loss"), *left_out = fsdp__series_of(run, FSDP__LEFT_OUT);
+    fsdp__run_figures f = {.last_step = fmax(last_step(losses), last_step(left_out)),
                            .steps = fsdp__header_number(run, "steps"),
-                           .loss = last_value(fsdp__series_of(run, "loss")),
+                           .loss = last_value(losses),
                            .best_loss = best ? best->value : NAN,
                            .tokens_per_second = fsdp__tokens_per_second(run, 0, INT64_MAX),
                            .step_ms = median_of(run, "step_ms"),
                            .seconds = ms ? 0 : NAN,
                            .peak_bytes = NAN};
 
-    count_missing(fsdp__series_of(run, "loss"), &f);
+    count_missing(losses, left_out, &f);
     if (f.steps < f.last_step) /* it was resumed with a smaller training.steps than it had already taken */
         f.steps = NAN;
     for (int64_t i = 0; ms && i < ms->count; i++)

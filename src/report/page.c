@@ -348,7 +348,8 @@ static void each_key(const fsdp__recorded_runs *runs, bool drawn, FILE *out,
             const char *name = runs->runs[i].series[k].name;
 
             if (!is_of_earlier_run(runs, i, name) && is_worth_drawing(runs, name) == drawn &&
-                strcmp(name, "tokens") != 0 && !fsdp__is_peak_key(name) && !fsdp__is_validation_key(name))
+                strcmp(name, "tokens") != 0 && strcmp(name, FSDP__LEFT_OUT) != 0 && !fsdp__is_peak_key(name) &&
+                !fsdp__is_validation_key(name))
                 show(runs, name, out);
         }
 }

@@ -65,6 +65,9 @@ enum {
 /* Writes the key of what validations say, of a key of steps: "validation_reward_margin". */
 const char *fsdp__validation_key(const char *name, char text[FSDP__VALIDATION_KEY]);
 bool fsdp__is_validation_key(const char *name);
+/* The series of steps that were left out, since no token of them is an answer. They have no point in those of losses,
+ * norms, speeds and times. */
+#define FSDP__LEFT_OUT "left_out"
 /* Returns the series of a key; NULL: the run has none. */
 const fsdp__series *fsdp__series_of(const fsdp__recorded_run *run, const char *name);
 /* Return a number or a text of a run's header; NaN and NULL: it has none. */

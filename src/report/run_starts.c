@@ -104,11 +104,32 @@ static fsdp_status read_loss(const json_t *line, double *out)
                : FSDP_FAIL(FSDP_FORMAT, "'loss' is neither a number nor null: no run has written it");
 }
 
+/* Returns whether a key says nothing of a step that was left out. All keys that are looked at beside each other, point
+ * by point, are among them. */
+static bool says_of_learning(const char *name)
+{
+    static const char *const keys[] = {"loss", "grad_norm", "tokens_per_second", "padded_tokens_per_second",
+                                       "mfu",  "step_ms",   "gather_ms",         "reduce_ms"};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(keys); i++)
+        if (strcmp(keys[i], name) == 0)
+            return true;
+    return false;
+}
+
+static fsdp_status add_left_out(fsdp__start *start, double step)
+{
+    fsdp__series *series = series_for(&start->own, FSDP__LEFT_OUT, start->own.count);
+
+    return series ? add(start, series, step, 1) : fsdp_last_status();
+}
+
 static fsdp_status add_step(fsdp__start *start, const json_t *line, double step)
 {
     const char *name;
     json_t *value;
     int64_t guess = 0;
+    bool left_out = json_is_true(json_object_get(line, FSDP__LEFT_OUT));
     double loss;
 
     FSDP_TRY(read_loss(line, &loss));
@@ -116,14 +137,15 @@ static fsdp_status add_step(fsdp__start *start, const json_t *line, double step)
     {
         fsdp__series *series;
 
-        if (strcmp(name, "step") == 0 || !(json_is_number(value) || json_is_null(value)))
+        if (strcmp(name, "step") == 0 || !(json_is_number(value) || json_is_null(value)) ||
+            (left_out && says_of_learning(name)))
             continue;
         series = series_for(&start->own, name, guess++);
         if (!series)
             return fsdp_last_status();
         FSDP_TRY(add(start, series, step, json_is_number(value) ? json_number_value(value) : NAN));
     }
-    return FSDP_OK;
+    return left_out ? add_left_out(start, step) : FSDP_OK;
 }
 
 /* Adds a validation: its loss, and the rewards of pairs. */

@@ -60,6 +60,8 @@ void fsdp__meter_time(const fsdp__meter *meter, const fsdp_train_run *run, fsdp_
     double seconds = (double)(fsdp__clock_ns() - meter->began_ns) * 1e-9;
 
     report->step_ms = seconds * 1e3;
+    if (report->left_out) /* almost no time for tokens that were only counted is no speed */
+        return;
     report->tokens_per_second = (double)meter->tokens / seconds;
     if (run->has_rows)
         report->padded_tokens_per_second = (double)(run->sequences * run->config->training.seq_len) / seconds;

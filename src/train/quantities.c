@@ -10,6 +10,7 @@
 #define NUMBER FSDP__QUANTITY_NUMBER
 #define ALWAYS FSDP__QUANTITY_ALWAYS
 #define NOT_ZERO FSDP__QUANTITY_NOT_ZERO
+#define LEARNED FSDP__QUANTITY_LEARNED
 #define NETWORK FSDP__QUANTITY_NETWORK
 #define WAITS FSDP__QUANTITY_WAITS
 #define MORE FSDP__QUANTITY_MORE
@@ -36,14 +37,15 @@
 
 /* clang-format off */
 static const fsdp__quantity of_step[] = {
-    {"loss", NULL, "train", "", "mean loss of the step", NUMBER, OF_STEP(loss), ALWAYS},
-    {"grad_norm", NULL, "train", "", "norm of all gradients before clipping", NUMBER, OF_STEP(grad_norm), ALWAYS},
+    {"loss", NULL, "train", "", "mean loss of the step", NUMBER, OF_STEP(loss), LEARNED},
+    {"grad_norm", NULL, "train", "", "norm of all gradients before clipping", NUMBER, OF_STEP(grad_norm), LEARNED},
     {"lr", NULL, "train", "", "learning rate", NUMBER, OF_STEP(lr), ALWAYS},
     {"epoch", NULL, "train", "", "times that the data was read to its end", INTEGER, OF_STEP(epoch), ALWAYS},
     {"tokens", NULL, "train", "tokens", "seen so far by all ranks", INTEGER, OF_STEP(tokens), ALWAYS},
-    {"skipped", NULL, "train", "steps", "left out so far", INTEGER, OF_STEP(skipped), ALWAYS},
+    {"left_out", NULL, "train", "", "whether the step is left out: no token of it is an answer", FSDP__QUANTITY_BOOL, OF_STEP(left_out), NOT_ZERO},
+    {"skipped", NULL, "train", "steps", "skipped or left out so far", INTEGER, OF_STEP(skipped), ALWAYS},
     {"loss_scale", NULL, "train", "", "scale of the loss in float16", NUMBER, OF_STEP(loss_scale), NOT_ZERO},
-    {"tokens_per_second", NULL, "speed", "tokens/s", "of all ranks", NUMBER, OF_STEP(tokens_per_second), ALWAYS},
+    {"tokens_per_second", NULL, "speed", "tokens/s", "of all ranks", NUMBER, OF_STEP(tokens_per_second), LEARNED},
     {"step_ms", NULL, "speed", "ms", "time of the step", NUMBER, OF_STEP(step_ms), ALWAYS},
     {"memory_live_bytes", NULL, "memory", "bytes", "live on rank 0's device after the step", BYTES, OF_STEP(memory_live_bytes), ALWAYS},
     {"memory_peak_bytes", NULL, "memory", "bytes", "most on rank 0's device within the step", BYTES, OF_STEP(memory_peak_bytes), ALWAYS},
@@ -116,6 +118,8 @@ bool fsdp__quantity_is_there(const fsdp__quantity *quantity, const void *report)
 {
     if (quantity->when == FSDP__QUANTITY_PAIRS)
         return ((const fsdp_train_report *)report)->pairs > 0;
+    if (quantity->when == FSDP__QUANTITY_LEARNED)
+        return !((const fsdp_train_report *)report)->left_out;
     if (quantity->when == FSDP__QUANTITY_VALIDATED_PAIRS)
         return ((const fsdp_train_validation *)report)->pairs > 0;
     return quantity->when != FSDP__QUANTITY_NOT_ZERO || fsdp__quantity_value(quantity, report) != 0;

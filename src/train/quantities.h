@@ -17,6 +17,7 @@ typedef enum fsdp__quantity_type {
 typedef enum fsdp__quantity_when {
     FSDP__QUANTITY_ALWAYS,
     FSDP__QUANTITY_NOT_ZERO,       /* 0 means that there is none */
+    FSDP__QUANTITY_LEARNED,        /* of a step that is not left out */
     FSDP__QUANTITY_NETWORK,        /* in metrics.jsonl: on several machines; elsewhere always */
     FSDP__QUANTITY_WAITS,          /* in metrics.jsonl: on several machines, or GPUs; elsewhere always */
     FSDP__QUANTITY_MORE,           /* not in metrics.jsonl; elsewhere always */

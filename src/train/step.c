@@ -214,6 +214,7 @@ static fsdp_status pass_over(fsdp_train_run *run, fsdp_train_report *report)
     fsdp__meter meter;
     fsdp_batch batch;
 
+    report->left_out = true;
     FSDP_TRY(fsdp__ahead_settle(run, 0, NULL));
     FSDP_TRY(fsdp__meter_begin(&meter, run));
     FSDP_TRY(set_learning_rate(run, &report->lr));

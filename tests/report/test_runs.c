@@ -125,6 +125,44 @@ TEST(warnings_of_a_run_become_advice)
     folder_free(&f);
 }
 
+static int count_of(const fsdp__advices *advices, const char *part)
+{
+    int count = 0;
+
+    for (int64_t i = 0; i < advices->count; i++)
+        count += strstr(advices->items[i].text, part) != NULL;
+    return count;
+}
+
+/* A step without answers has no loss, which is no failure, and took no time, which is no speed. */
+TEST(steps_that_are_left_out_are_neither_failed_nor_lost_nor_fast)
+{
+#define LEARNED(step, loss)                                                                                   \
+    "{\"step\": " step ", \"loss\": " loss ", \"grad_norm\": 1, \"skipped\": 2, \"tokens_per_second\": 100, " \
+    "\"step_ms\": 10}\n"
+#define LEFT_OUT(step) "{\"step\": " step ", \"left_out\": true, \"skipped\": 4, \"step_ms\": 0.004}\n"
+    folder f = folder_create(HEADER LEARNED("1", "5") LEARNED("2", "4") LEFT_OUT("3") LEARNED("4", "3") LEFT_OUT("5")
+                                 LEARNED("7", "2") LEFT_OUT("8") LEFT_OUT("9"));
+    fsdp__advices advices;
+    fsdp__run_figures figures;
+
+    CHECK_OK(fsdp__recorded_runs_read(&f.runs, f.file));
+    CHECK_OK(fsdp__recorded_runs_label(&f.runs));
+    CHECK_OK(fsdp__advices_of(&(fsdp__sources){.runs = f.runs}, NULL, &advices));
+    figures = fsdp__run_figures_of(&f.runs.runs[0]);
+    CHECK_NEAR(figures.last_step, 9, 0);
+    CHECK_NEAR(figures.missing, 1, 0);
+    CHECK_NEAR(figures.first_missing, 6, 0);
+    CHECK_NEAR(figures.loss, 2, 0);
+    CHECK_NEAR(figures.tokens_per_second, 100, 1e-9);
+    CHECK_NEAR(figures.step_ms, 10, 0);
+    CHECK_EQ(fsdp__series_of(&f.runs.runs[0], "loss")->count, 4);
+    CHECK_EQ(count_of(&advices, "4 of 8 steps were left out, the first is step 3: no token of them is an answer."), 1);
+    CHECK_EQ(count_of(&advices, "NaN") + count_of(&advices, "skipped") + count_of(&advices, "It has taken"), 0);
+    fsdp__advices_free(&advices);
+    folder_free(&f);
+}
+
 static fsdp_status shorten(void *arg, const fsdp__recorded_run *run, bool gathers, char *text)
 {
     CHECK(!run->continued);
@@ -141,15 +179,6 @@ static fsdp_status price(void *arg, const fsdp__recorded_run *run, const char *k
     return FSDP_OK;
 }
 
-static int count_of(const fsdp__advices *advices, const char *part)
-{
-    int count = 0;
-
-    for (int64_t i = 0; i < advices->count; i++)
-        count += strstr(advices->items[i].text, part) != NULL;
-    return count;
-}
-
 /* Where a key is advised that changes what a step costs, the planner says what. */
 TEST(what_is_advised_is_planned)
 {
@@ -162,7 +191,8 @@ TEST(what_is_advised_is_planned)
         {"", "\"gather_ms\": 0.1, \"reduce_ms\": 0.1", NULL, 0},
         {"\"training.mixed_precision_param\": \"float16\"", "\"skipped\": 4",
          "needs no scale. training.mixed_precision_param=bfloat16 costs that.", 100},
-        {"\"training.mixed_precision_param\": \"bfloat16\"", "\"skipped\": 4", "needs no scale.", 0},
+        {"\"training.mixed_precision_param\": \"bfloat16\"", "\"skipped\": 4",
+         "4 of 1 steps were skipped: their losses or gradients were not finite.", 0},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

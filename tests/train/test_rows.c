@@ -398,7 +398,8 @@ TEST(a_step_without_answers_is_left_out)
     CHECK_CONTAINS(o.log, "step 2 is left out: no token of it is an answer");
     CHECK_EQ(o.reports[1].skipped, 1);
     CHECK_EQ(o.reports[1].answer_tokens, 0);
-    CHECK(isnan(o.reports[1].loss) && !o.reports[1].not_finite);
+    CHECK(isnan(o.reports[1].loss) && !o.reports[1].not_finite && o.reports[1].left_out);
+    CHECK(o.reports[1].tokens_per_second == 0 && o.reports[1].padded_tokens_per_second == 0);
     for (int step = 0; step < 4; step += step == 0 ? 2 : 1) {
         CHECK(isfinite(o.reports[step].loss) && isfinite(o.reports[step].grad_norm));
         CHECK_EQ(o.reports[step].answer_tokens, step == 2 ? 18 : 20);
