@@ -57,7 +57,7 @@ static fsdp_status read_message(fsdp__continuation *c)
     FSDP_TRY(fsdp__talk_open(folder, c->text.tokenizer, c->chat_template, c->system, &c->talk));
     if (!c->prompt.text)
         return FSDP_OK;
-    FSDP_TRY(fsdp__talk_say(&c->talk, "user", c->prompt.text));
+    FSDP_TRY(fsdp_fail_prefix(fsdp__talk_say(&c->talk, "user", c->prompt.text), "--prompt"));
     return fsdp__talk_tokens(&c->talk, c->options.max_new_tokens, &c->tokens, &c->count);
 }
 
@@ -164,18 +164,39 @@ static void print_ids(const fsdp__continuation *c)
     putchar('\n');
 }
 
+/* Adds a message. One that the template refuses is left out, and the talk is what it was before. */
+static fsdp_status take_message(fsdp__continuation *c, const char *line, bool *taken)
+{
+    FSDP__FREED char *before = fsdp__strdup(c->talk.messages);
+    fsdp_status status;
+
+    *taken = false;
+    FSDP__TRY_NEW(before);
+    FSDP_TRY(fsdp__talk_say(&c->talk, "user", line));
+    status = fsdp__talk_tokens(&c->talk, c->options.max_new_tokens, &c->tokens, &c->count);
+    *taken = status == FSDP_OK;
+    if (status != FSDP_FORMAT)
+        return status;
+    fsdp__free(c->talk.messages);
+    c->talk.messages = fsdp__take(&before);
+    fsdp__talk_leave_out(&c->talk);
+    return FSDP_OK;
+}
+
 /* Answers the messages that come line by line, until there are no more. */
 static fsdp_status talk_lines(fsdp__continuation *c, fsdp_module *model)
 {
     FSDP__FREED char *line = NULL;
     size_t room = 0;
 
-    while (fsdp__talk_read(&line, &room)) {
+    while (fsdp__talk_read(&c->talk, &line, &room)) {
+        bool taken;
         int64_t before;
 
-        FSDP_TRY(fsdp__talk_say(&c->talk, "user", line));
         fsdp__free(fsdp__take(&c->tokens));
-        FSDP_TRY(fsdp__talk_tokens(&c->talk, c->options.max_new_tokens, &c->tokens, &c->count));
+        FSDP_TRY(take_message(c, line, &taken));
+        if (!taken)
+            continue;
         FSDP_TRY(fsdp__talk_cache(&c->talk, model, c->tokens, c->count + c->options.max_new_tokens));
         before = c->count;
         c->options.cache = c->talk.cache;
@@ -185,7 +206,11 @@ static fsdp_status talk_lines(fsdp__continuation *c, fsdp_module *model)
         putchar('\n');
         FSDP_TRY(fsdp__talk_answer(&c->talk, c->text.tokenizer, c->tokens, before, c->count));
     }
-    return check_output(c);
+    FSDP_TRY(check_output(c));
+    if (c->talk.left_out > 0)
+        return FSDP_FAIL(FSDP_FORMAT, "%lld message%s left out", (long long)c->talk.left_out,
+                         c->talk.left_out == 1 ? " was" : "s were");
+    return FSDP_OK;
 }
 
 /* The cache ends before the model and its device do. */

@@ -74,7 +74,7 @@ static fsdp_status show(showing *s, const char *path, int64_t line, const char *
     FSDP_TRY(fsdp_fail_prefix(fsdp_chat_encode(s->chat, NULL, text, bytes, &options, &s->row),
                               "cannot read '%s': line %lld", path, (long long)line));
     fprintf(s->to, "%s:%lld: %lld tokens, %lld of them learned\n", path, (long long)line, (long long)row->ids.count,
-            (long long)(all ? row->ids.count - (row->ids.count > 0) : row->answers));
+            (long long)(row->ids.count > 0 ? (all ? row->ids.count - 1 : row->answers - row->learned[0]) : 0));
     for (int64_t begin = 0, end; begin < row->ids.count; begin = end) {
         bool learned = begin > 0 && (all || row->learned[begin]);
 

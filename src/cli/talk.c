@@ -8,10 +8,25 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
+#include "cli/cli.h"
+#include "tokenizer/utf8.h"
 
 enum {
     FIRST_CAPACITY = 1024
 };
+
+/* Refuses a message that is no text, and one with a NUL in it. */
+static fsdp_status check_text(const char *text, size_t bytes)
+{
+    size_t good = fsdp__utf8_prefix(text, FSDP__MIN(bytes, strlen(text)));
+
+    if (good == bytes)
+        return FSDP_OK;
+    if (text[good] == '\0')
+        return FSDP_FAIL(FSDP_FORMAT, "it has a NUL at byte %zu", good + 1);
+    return FSDP_FAIL(FSDP_FORMAT, "it is not UTF-8 at byte %zu (0x%02x)", good + 1,
+                     (unsigned)(unsigned char)text[good]);
+}
 
 fsdp_status fsdp__talk_open(const char *folder, const fsdp_tokenizer *tokenizer, const char *file, const char *system,
                             fsdp__talk *out)
@@ -23,7 +38,7 @@ fsdp_status fsdp__talk_open(const char *folder, const fsdp_tokenizer *tokenizer,
                          "without --chat",
                          folder);
     FSDP__TRY_NEW(out->messages = fsdp__strdup(""));
-    return system ? fsdp__talk_say(out, "system", system) : FSDP_OK;
+    return system ? fsdp_fail_prefix(fsdp__talk_say(out, "system", system), "--system") : FSDP_OK;
 }
 
 void fsdp__talk_close(fsdp__talk *talk)
@@ -35,7 +50,7 @@ void fsdp__talk_close(fsdp__talk *talk)
     *talk = (fsdp__talk){0};
 }
 
-bool fsdp__talk_read(char **line, size_t *room)
+bool fsdp__talk_read(fsdp__talk *talk, char **line, size_t *room)
 {
     for (;;) {
         ssize_t bytes;
@@ -48,17 +63,28 @@ bool fsdp__talk_read(char **line, size_t *room)
             return false;
         while (bytes > 0 && ((*line)[bytes - 1] == '\n' || (*line)[bytes - 1] == '\r'))
             (*line)[--bytes] = '\0';
-        if (bytes > 0)
+        if (bytes > 0 && check_text(*line, (size_t)bytes) == FSDP_OK)
             return true;
+        if (bytes > 0)
+            fsdp__talk_leave_out(talk);
     }
+}
+
+void fsdp__talk_leave_out(fsdp__talk *talk)
+{
+    talk->left_out++;
+    (void)fsdp__failure("the message is left out: %s", fsdp_last_error());
+    fsdp_clear_error();
 }
 
 fsdp_status fsdp__talk_say(fsdp__talk *talk, const char *role, const char *text)
 {
     FSDP__FREED char *made = NULL;
     size_t bytes;
-    FILE *to = fsdp__begin_text(&made, &bytes);
+    FILE *to;
 
+    FSDP_TRY(check_text(text, strlen(text)));
+    to = fsdp__begin_text(&made, &bytes);
     FSDP__TRY_NEW(to);
     fprintf(to, "%s%s{\"role\": \"%s\", \"content\": ", talk->messages, *talk->messages ? ", " : "", role);
     fsdp__print_json_string(text, to);

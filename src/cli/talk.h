@@ -12,15 +12,19 @@ typedef struct fsdp__talk {
     int64_t capacity;
     int32_t *known; /* the tokens that the model has seen */
     int64_t known_count;
-} fsdp__talk; /* one that is not open is all zeros */
+    int64_t left_out; /* messages */
+} fsdp__talk;         /* one that is not open is all zeros */
 
 /* Opens a talk with the chat of a folder; `file` and `system` may be NULL. The tokenizer is borrowed. */
 fsdp_status fsdp__talk_open(const char *folder, const fsdp_tokenizer *tokenizer, const char *file, const char *system,
                             fsdp__talk *out);
 void fsdp__talk_close(fsdp__talk *talk);
 
-/* Reads the next line that is not empty, of a terminal behind a "> ". Returns false at the end of the input. */
-bool fsdp__talk_read(char **line, size_t *room);
+/* Reads the next line that is not empty, of a terminal behind a "> ". One that is not UTF-8 is left out. Returns false
+ * at the end of the input. */
+bool fsdp__talk_read(fsdp__talk *talk, char **line, size_t *room);
+/* Says that a message is left out, because of the last error. */
+void fsdp__talk_leave_out(fsdp__talk *talk);
 /* Adds a message. */
 fsdp_status fsdp__talk_say(fsdp__talk *talk, const char *role, const char *text);
 /* Gives the tokens of the talk and of what begins an answer, with room for `more`. The caller fsdp__free's them. */

@@ -130,9 +130,12 @@ static fsdp_status encode_one(const fsdp_chat *chat, const fsdp_chat_options *op
     FSDP_TRY(fsdp__grow(&rows->learned, before + row->ids.count, &rows->learned_capacity, sizeof *rows->learned));
     for (int64_t i = 0; i < row->ids.count; i++)
         FSDP_TRY(fsdp__token_list_add(ids, row->ids.ids[i]));
-    for (int64_t i = 0; i < row->ids.count; i++)
-        rows->learned[before + i] = options->no_mask || row->learned[i];
-    rows->answers += options->no_mask ? row->ids.count : row->answers;
+    for (int64_t i = 0; i < row->ids.count; i++) {
+        bool learned = i > 0 && (options->no_mask || row->learned[i]); /* nothing predicts the first */
+
+        rows->learned[before + i] = learned;
+        rows->answers += learned;
+    }
     rows->ends[rows->count++] = ids->count;
     return FSDP_OK;
 }

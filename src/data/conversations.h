@@ -17,7 +17,7 @@ typedef struct fsdp__encoded_rows {
     int64_t learned_capacity;
     int64_t *ends; /* of each row, in ids of the piece */
     int64_t count, capacity;
-    int64_t answers;   /* tokens that are learned */
+    int64_t answers;   /* tokens that are learned: never the first of a row */
     fsdp_chat_row row; /* the one that is being made */
 } fsdp__encoded_rows;
 void fsdp__encoded_rows_release(fsdp__encoded_rows *rows);

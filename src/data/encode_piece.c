@@ -201,6 +201,7 @@ static fsdp_status encode_conversation(const job *j, int64_t line, const char *t
     const fsdp_tokenize_options *o = j->options;
     const fsdp_chat_options options = {
         .kind = o->chat_kind, .no_mask = o->learn_all, .replace_invalid = o->replace_invalid, .refuse_unwritten = true};
+    int64_t before = j->out->ids.count;
     fsdp_status status =
         fsdp__conversations_encode(o->chat, &options, j->encoder, text, bytes, &j->out->ids, &j->out->rows);
     char why[sizeof j->out->why];
@@ -208,7 +209,7 @@ static fsdp_status encode_conversation(const job *j, int64_t line, const char *t
     if (status == FSDP_FORMAT)
         return bad_line(j, line, "%s", fsdp__shown(fsdp_last_error(), why, sizeof why));
     FSDP_TRY(fsdp_fail_prefix(status, "cannot encode '%s', %s %lld", j->piece->path, line_word(j), (long long)line));
-    j->out->documents++;
+    j->out->documents += j->out->ids.count > before; /* a row without tokens is left out */
     j->out->text_bytes += (int64_t)j->out->rows.row.text_bytes;
     return FSDP_OK;
 }

@@ -76,13 +76,18 @@ static fsdp_status check_extent(const char *path, const char *text, size_t bytes
     return FSDP_OK;
 }
 
-/* Fails with jansson's message, which is meant for people who read the text; for a NUL it is meant for the caller's
- * programmer, so that has a message of its own. */
+/* Fails with jansson's message (`path` NULL: of a row), which is meant for people who read the text; for a NUL it is
+ * meant for the caller's programmer, so that has a message of its own. */
 static fsdp_status refuse(const char *path, const json_error_t *error)
 {
     enum json_error_code code = json_error_code(error);
     const char *near = strstr(error->text, " near ");
 
+    if (!path && code == json_error_invalid_utf8)
+        return FSDP_FAIL(FSDP_FORMAT, "it is not UTF-8 at column %d", error->column + 1);
+    if (!path)
+        return FSDP_FAIL(code == json_error_out_of_memory ? FSDP_NO_MEMORY : FSDP_FORMAT, "%s at column %d",
+                         FSDP__SHOWN_NAME(error->text), error->column);
     if (code == json_error_null_character || code == json_error_null_byte_in_key)
         return FSDP_FAIL(FSDP_FORMAT,
                          "cannot read '%s': line %d column %d: a NUL (\\u0000) in a string%s: fsdp reads no names, "
@@ -99,13 +104,16 @@ static fsdp_status parse(const char *path, const void *text, size_t bytes, const
     json_error_t error;
     json_auto_t *value = NULL;
 
-    FSDP_TRY(fsdp__lfs_pointer_refuse(path, text, bytes));
+    if (path)
+        FSDP_TRY(fsdp__lfs_pointer_refuse(path, text, bytes));
     FSDP_TRY(check_extent(path, text, bytes, most));
     value = json_loadb(text, bytes, flags, &error);
     if (!value)
         return refuse(path, &error);
-    if (!json_is_object(value))
+    if (!json_is_object(value) && path)
         return FSDP_FAIL(FSDP_FORMAT, "cannot read '%s': not a JSON object", path);
+    if (!json_is_object(value))
+        return FSDP_FAIL(FSDP_FORMAT, "not a JSON object");
     *out = json_incref(value);
     return FSDP_OK;
 }
@@ -126,7 +134,8 @@ static fsdp_status parse_foreign(const char *path, const void *text, size_t byte
     FSDP__FREED char *strict = NULL;
     size_t strict_bytes = 0;
 
-    FSDP_TRY(fsdp__lfs_pointer_refuse(path, text, bytes));
+    if (path)
+        FSDP_TRY(fsdp__lfs_pointer_refuse(path, text, bytes));
     FSDP_TRY(check_extent(path, text, bytes, most)); /* checks what is there, before anything is made of it */
     FSDP_TRY(fsdp__json_to_strict(path, text, bytes, flags & JSON_ALLOW_NUL, &strict, &strict_bytes));
     return parse(path, strict, strict_bytes, most, flags, out);
@@ -146,8 +155,7 @@ static const limits row = {MAX_UNITS, FSDP__JSON_ROW_TEXT};
 
 fsdp_status fsdp__json_parse_row(const void *text, size_t bytes, json_t **out)
 {
-    FSDP_TRY(check_extent(NULL, text, bytes, &row));
-    return parse_foreign("row", text, bytes, &row, JSON_ALLOW_NUL, out);
+    return parse_foreign(NULL, text, bytes, &row, JSON_ALLOW_NUL, out);
 }
 
 fsdp_status fsdp__json_parse_text(const json_t *text, json_t **out)
@@ -161,9 +169,9 @@ fsdp_status fsdp__json_parse_text(const json_t *text, json_t **out)
     if (!json_is_string(text))
         return FSDP_OK;
     held = fsdp_hold_error(true);
-    status = fsdp__json_to_strict("text", json_string_value(text), json_string_length(text), true, &strict, &bytes);
+    status = fsdp__json_to_strict(NULL, json_string_value(text), json_string_length(text), true, &strict, &bytes);
     if (status == FSDP_OK)
-        status = check_extent("text", strict, bytes, &row);
+        status = check_extent(NULL, strict, bytes, &row);
     fsdp_release_error(held);
     if (status == FSDP_NO_MEMORY)
         return FSDP_FAIL(status, "cannot read a text of JSON");

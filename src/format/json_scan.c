@@ -518,7 +518,9 @@ static fsdp_status refuse(const char *path, const scan *s)
     long long line = 1, column = 1;
 
     if (s->no_memory)
-        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path);
+        return fsdp_fail_prefix(FSDP_NO_MEMORY, "cannot read '%s'", path ? path : "a row");
+    if (!path)
+        return FSDP_FAIL(FSDP_FORMAT, "%s at column %zu", s->what, (size_t)(s->at - s->text) + 1);
     for (const char *at = s->text; at < s->at; at++) {
         line += *at == '\n';
         column = *at == '\n' ? 1 : column + 1;

@@ -61,6 +61,6 @@ fsdp_status fsdp__json_find_no_text(const char *text, size_t bytes, const char *
  * surrogate pair and \u0000 become U+FFFD. NaN, infinities and numbers that overflow a double become strings of their
  * name ("NaN"), and integers beyond 64 bits become doubles; or, where it `keeps_numbers`, all of these become objects,
  * which fsdp__json_number_text knows again. A byte order mark at the beginning is left out. The caller fsdp__free's
- * `*out`. `path` is for the message, which has line and column. */
+ * `*out`. `path` is for the message, which has line and column; NULL: the caller knows the line. */
 fsdp_status fsdp__json_to_strict(const char *path, const char *text, size_t bytes, bool keeps_numbers, char **out,
                                  size_t *out_bytes);

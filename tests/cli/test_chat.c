@@ -187,6 +187,30 @@ CHAT_TEST(a_run_on_ready_rows_says_which_template_its_model_is_left_with)
          "--data.tokenizer=words", "--data.chat_template=empty.jinja", "--training.seq_len=64", "--training.steps=1");
 }
 
+/* What is wrong with one message costs no other, and is the command's failure in the end. */
+CHAT_TEST(a_talk_goes_on_behind_a_message_that_is_no_text)
+{
+    static const char script[] =
+        "printf 'a\\377\\nb\\n\\n\\377\\na\\000b\\n' | \"$0\" generate talker --chat --max-new-tokens=1 >said";
+    program p;
+    size_t bytes;
+
+    RUN(0, "train", SMALL, "--data.path=chat.jsonl", "--data.tokenizer=words", "--training.seq_len=64",
+        "--training.steps=1", "--export.path=talker");
+    p = program_run(f->directory, 1, (const char *const[]){"sh", "-c", script, PROGRAM, NULL});
+    CHECK_CONTAINS(p.output, "the message is left out: it is not UTF-8 at byte 2 (0xff)");
+    CHECK_CONTAINS(p.output, "the message is left out: it is not UTF-8 at byte 1 (0xff)");
+    CHECK_CONTAINS(p.output, "the message is left out: it has a NUL at byte 2");
+    CHECK_CONTAINS(p.output, "3 messages were left out");
+    CHECK(strchr(test_read_file("said", &bytes), '\n') != NULL); /* an answer to "b" */
+    SAYS(1, "--prompt: it is not UTF-8 at byte 1 (0xff)", "generate", "talker", "--chat", "--prompt", "\xff");
+    SAYS(1, "--system: it is not UTF-8 at byte 1 (0xff)", "generate", "talker", "--chat", "--system", "\xff");
+    test_write_text(f->directory, "cut.jsonl", "{\"prompt\": \"\", \"completion\": \"b\"}\n{\"prompt\": \"x\n");
+    p = RUN(1, "tokenize", "cut.jsonl", "--tokenizer=words", "--show=2");
+    CHECK_CONTAINS(p.output, "cut.jsonl:1: 2 tokens, 1 of them learned");
+    CHECK_CONTAINS(p.output, "cannot read 'cut.jsonl': line 2: a string does not end at column 14");
+}
+
 CHAT_TEST(what_is_wrong_with_conversations_is_said_once)
 {
     RUN(0, "train", SMALL, "--data.path=chat.jsonl", "--data.tokenizer=words", "--training.seq_len=64",

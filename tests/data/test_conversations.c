@@ -272,6 +272,34 @@ TEST_OF(bad_rows_may_be_left_out, setup, teardown, fixture *f)
     CHECK_CONTAINS(summary.first_left_out, "chat.jsonl:2: the conversation has no messages");
 }
 
+/* No token is predicted from nothing, so the first of a row is nobody's answer. */
+TEST_OF(what_is_counted_is_what_is_there, setup, teardown, fixture *f)
+{
+    static const char text[] =
+        "{\"prompt\": \"\", \"completion\": \"b\"}\n{\"prompt\": \"a\", \"completion\": \"b\"}\n";
+    static const char template[] = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    fsdp_tokenize_options options = {.chat = f->chat, .chat_kind = FSDP_CHAT_COMPLETION};
+    fsdp_tokenize_summary summary;
+    fsdp__rows *rows = NULL;
+
+    for (int all = 0; all < 2; all++) {
+        test_write_file(f->data, text, sizeof text - 1);
+        options.learn_all = all;
+        CHECK_OK(fsdp_tokenize_files(f->tokenizer, (const char *const *)&f->data, 1, f->out, &options, &summary));
+        CHECK_EQ(summary.tokens, 5);
+        CHECK_EQ(summary.learned_tokens, 3);
+        CHECK_OK(fsdp__rows_open(f->out, &rows));
+        CHECK_EQ(rows->learned, 3);
+        fsdp__rows_close(rows);
+    }
+    fsdp_chat_close(f->chat);
+    chat_folder_write(f->folder, template);
+    CHECK_OK(fsdp_chat_open(f->folder, f->tokenizer, NULL, &f->chat));
+    CHECK_OK(
+        make(f, "{\"messages\": [" TURN("user", "") "]}\n{\"messages\": [" TURN("user", "a") "]}\n", false, &summary));
+    CHECK_EQ(summary.documents, 1);
+}
+
 TEST_OF(what_is_no_file_of_rows_is_not_replaced, setup, teardown, fixture *f)
 {
     test_write_file(f->out, "mine", 4);
