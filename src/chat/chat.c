@@ -17,9 +17,12 @@ static fsdp_status add_template(fsdp_chat *chat, const fsdp__template *from, fsd
         return FSDP_OK;
     chat->hash = fsdp__hash_bytes(chat->hash, from->text, from->bytes);
     if (memmem(from->text, from->bytes, "strftime_now", strlen("strftime_now"))) {
-        int64_t day = (int64_t)time(NULL) / 86400;
+        const time_t now = time(NULL);
+        struct tm local = {0};
 
-        chat->hash = fsdp__hash_bytes(chat->hash, &day, sizeof day);
+        (void)localtime_r(&now, &local);
+        chat->hash = fsdp__hash_bytes(chat->hash, &local.tm_year, sizeof local.tm_year);
+        chat->hash = fsdp__hash_bytes(chat->hash, &local.tm_yday, sizeof local.tm_yday);
     }
     return fsdp__jinja_parse(from->name, from->text, from->bytes, out);
 }
@@ -38,8 +41,8 @@ static fsdp_status add_templates(fsdp_chat *chat, const char *folder, const char
 
 /* ---- special tokens ---- */
 
-/* Notes the special tokens of a config by their names, unless they are known. */
-static fsdp_status add_tokens(fsdp_chat *chat, const json_t *config)
+/* Notes the special tokens of a config by their names; `any`: their names need not end as those of others do. */
+static fsdp_status add_tokens(fsdp_chat *chat, const json_t *config, bool any)
 {
     const char *key;
     json_t *value;
@@ -49,8 +52,7 @@ static fsdp_status add_tokens(fsdp_chat *chat, const json_t *config)
         const json_t *text = json_is_object(value) ? json_object_get(value, "content") : value;
         size_t length = strlen(key);
 
-        if (length < 7 || strcmp(key + length - 6, "_token") != 0 || !json_is_string(text) ||
-            json_object_get(chat->tokens, key))
+        if (!json_is_string(text) || (!any && (length < 7 || strcmp(key + length - 6, "_token") != 0)))
             continue;
         if (json_object_set(chat->tokens, key, (json_t *)text) != 0)
             return FSDP_FAIL(FSDP_NO_MEMORY, "cannot hold the special tokens");
@@ -60,13 +62,30 @@ static fsdp_status add_tokens(fsdp_chat *chat, const json_t *config)
     return FSDP_OK;
 }
 
-static fsdp_status read_config(fsdp_chat *chat, const char *folder, const char *name)
+/* Notes the tokens of a file. `*describes`: it says which tokens there are. */
+static fsdp_status read_config(fsdp_chat *chat, const char *folder, const char *name, bool *describes)
 {
     FSDP__FREED char *path = NULL;
     json_auto_t *config = NULL;
+    const json_t *more;
 
     FSDP_TRY(fsdp__chat_config_read(folder, name, &path, &config));
-    return config ? add_tokens(chat, config) : FSDP_OK;
+    if (!config)
+        return FSDP_OK;
+    *describes = json_object_get(config, "added_tokens_decoder") != NULL;
+    more = json_object_get(config, "extra_special_tokens"); /* a list has no names */
+    FSDP_TRY(add_tokens(chat, config, false));
+    return json_is_object(more) ? add_tokens(chat, more, true) : FSDP_OK;
+}
+
+/* Reads the special tokens as transformers does: of two files the older kind of file counts, but for a folder whose
+ * config describes all tokens. */
+static fsdp_status read_tokens(fsdp_chat *chat, const char *folder)
+{
+    bool describes = false;
+
+    FSDP_TRY(read_config(chat, folder, "tokenizer_config.json", &describes));
+    return describes ? FSDP_OK : read_config(chat, folder, "special_tokens_map.json", &describes);
 }
 
 /* Reads the templates and the special tokens of a folder. */
@@ -76,8 +95,7 @@ static fsdp_status read_all(fsdp_chat *chat, const char *folder, const char *fil
     chat->hash = FSDP__HASH_OF_NOTHING;
     if (folder) {
         FSDP__TRY_NEW(chat->folder = fsdp__strdup(folder));
-        FSDP_TRY(read_config(chat, folder, "tokenizer_config.json"));
-        FSDP_TRY(read_config(chat, folder, "special_tokens_map.json"));
+        FSDP_TRY(read_tokens(chat, folder));
     }
     return add_templates(chat, folder, file);
 }

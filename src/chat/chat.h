@@ -15,7 +15,7 @@ struct fsdp_chat {
 };
 
 /* Returns a hash of all that decides what a row becomes, but the tokenizer and the time. A template that asks for the
- * time gives other ids tomorrow: the day is part of the hash then. */
+ * time gives other ids tomorrow: the local day is part of the hash then. */
 uint64_t fsdp__chat_hash(const fsdp_chat *chat);
 
 /* ---- formats ---- */

@@ -422,6 +422,39 @@ CALL_TEST(answers_of_gemma, check_mask("gemma.json", "00111111111111111000011111
 CALL_TEST(answers_of_t5, check_mask("t5.json", "01111111111110111"))
 CALL_TEST(answers_of_a_model, check_mask("bpe.model", "0111111111111111000011111"))
 
+/* ---- special tokens and numbers ---- */
+
+/* Checks what a template writes of the folder's special tokens. */
+static void check_tokens(const char *folder, const fsdp_tokenizer *tokenizer, const char *config, const char *expected)
+{
+    static const char row[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"\"}]}";
+    const fsdp_chat_options options = {.no_mask = true};
+    fsdp_chat_row out = {0};
+    fsdp_chat *chat;
+
+    test_write_text(folder, "tokenizer_config.json", config);
+    CHECK_OK(fsdp_chat_open(folder, tokenizer, NULL, &chat));
+    CHECK_OK(fsdp_chat_encode(chat, NULL, row, sizeof row - 1, &options, &out));
+    CHECK_STRING(out.text, expected);
+    fsdp_chat_row_release(&out);
+    fsdp_chat_close(chat);
+}
+
+TEST(special_tokens_have_the_names_that_transformers_gives_them)
+{
+    fixture f = open_fixture("{{ bos_token }} {{ eos_token }} {{ boi_token }} {{ think }} {{ eot_token }}");
+
+    test_write_text(f.folder, "special_tokens_map.json", "{\"bos_token\": {\"content\": \"<s>\"}}");
+    check_tokens(f.folder, f.tokenizer,
+                 "{\"bos_token\": \"<b>\", \"eos_token\": \"</s>\", \"eot_token\": \"<e>\", \"extra_special_tokens\": "
+                 "{\"boi_token\": \"<i>\", \"think\": {\"content\": \"<t>\"}}}",
+                 "<s> </s> <i> <t> <e>");
+    check_tokens(f.folder, f.tokenizer,
+                 "{\"bos_token\": \"<b>\", \"extra_special_tokens\": [\"<i>\"], \"added_tokens_decoder\": {}}",
+                 "<b>    ");
+    close_fixture(&f);
+}
+
 /* Python's json module and the template's tojson give the text that is expected. */
 TEST(numbers_are_written_as_python_does)
 {
