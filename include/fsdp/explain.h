@@ -162,7 +162,8 @@ typedef struct fsdp_explanation {
     int64_t local_batch, seq_len;   /* of a microbatch; 0: the model is not the config's */
     fsdp_dtype param_dtype, reduce_dtype; /* for computation and gathers; for reductions */
     const char *tree;                     /* the modules, as fsdp_module_print prints them */
-    int64_t numel, trained_numel;         /* elements of all parameters */
+    int64_t numel, trained_numel;         /* elements of all parameters, as they are held */
+    int64_t model_numel;                  /* the same, with quantized weights (bytes) as what they stand for */
     int64_t unit_count;
     const fsdp_explained_unit *units; /* in the order of the tree */
     int64_t parameter_count;

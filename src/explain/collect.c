@@ -87,6 +87,7 @@ static fsdp_status add_parameter(fsdp_explanation *e, const fsdp_shard_map_entry
         FSDP__TRY_NEW(p->boxes = fsdp__calloc((size_t)(e->part_count * p->box_count), sizeof *p->boxes));
     memcpy(p->shape, from->shape, sizeof p->shape);
     e->numel += p->numel;
+    e->model_numel += p->numel;
     e->trained_numel += p->trained ? p->numel : 0;
     if (from->door != FSDP_DOOR_NONE)
         e->replicas = from->replicas;

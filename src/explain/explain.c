@@ -1,6 +1,8 @@
 /* explain.c - makes an explanation: each rank is built, and one of them takes a step. */
 #include "explain/explain.h"
 
+#include <string.h>
+
 #include "base/alloc.h"
 #include "base/text.h"
 #include "train/run_config.h"
@@ -25,6 +27,16 @@ static fsdp_status name_all(fsdp_explanation *e, const fsdp__explain_source *sou
     return e->model && e->strategy && e->policy ? FSDP_OK : FSDP_NO_MEMORY;
 }
 
+/* Counts the parameters of a model with quantized weights: those of its config, and those of the adapter. */
+static void count_quantized(fsdp_explanation *e, const fsdp__explain_source *source, const fsdp_train_run *run)
+{
+    if (source->model || !source->config.adapter.quantize)
+        return;
+    e->model_numel = fsdp_model_config_parameters(&run->model_config);
+    for (int64_t i = 0; i < e->parameter_count; i++)
+        e->model_numel += strstr(e->parameters[i].name, "lora_") ? e->parameters[i].numel : 0;
+}
+
 fsdp_status fsdp__explain_describe(fsdp_explanation *e, const fsdp__explain_source *source, const fsdp_train_run *run)
 {
     const fsdp_train_config *c = &source->config;
@@ -36,7 +48,9 @@ fsdp_status fsdp__explain_describe(fsdp_explanation *e, const fsdp__explain_sour
     e->param_dtype = (fsdp_dtype)c->training.mixed_precision_param;
     e->reduce_dtype = (fsdp_dtype)c->training.mixed_precision_reduce;
     FSDP_TRY(fsdp__explain_units(e, run->model));
-    return fsdp__explain_parameters(e, run->model);
+    FSDP_TRY(fsdp__explain_parameters(e, run->model));
+    count_quantized(e, source, run);
+    return FSDP_OK;
 }
 
 static void add_network(fsdp_explanation *e, const fsdp_explained_network *of_rank)

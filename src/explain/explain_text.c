@@ -14,7 +14,7 @@ enum {
 
 static void put_head(const fsdp_explanation *e, FILE *out)
 {
-    fprintf(out, "%s: %s parameters in %lld unit%s, %d rank%s", e->model, FSDP__THOUSANDS(e->numel),
+    fprintf(out, "%s: %s parameters in %lld unit%s, %d rank%s", e->model, FSDP__THOUSANDS(e->model_numel),
             (long long)e->unit_count, fsdp__plural(e->unit_count), e->world_size, fsdp__plural(e->world_size));
     if (e->machines > 1)
         fprintf(out, " on %d machines", e->machines);

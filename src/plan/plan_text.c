@@ -12,7 +12,7 @@ enum {
 
 static void put_head(const fsdp_explanation *e, FILE *out)
 {
-    fprintf(out, "%s: %s parameters, %s, units by %s, %d rank%s", e->model, FSDP__THOUSANDS(e->numel), e->strategy,
+    fprintf(out, "%s: %s parameters, %s, units by %s, %d rank%s", e->model, FSDP__THOUSANDS(e->model_numel), e->strategy,
             e->policy, e->world_size, fsdp__plural(e->world_size));
     if (e->machines > 1)
         fprintf(out, " on %d machines", e->machines);

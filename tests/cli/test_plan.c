@@ -235,3 +235,18 @@ FIXTURE_TEST(changes_are_explained_by_the_same_prices_as_a_plan)
     }
     close_h100s();
 }
+
+/* Codes stand for weights, which are counted. */
+FIXTURE_TEST(quantized_weights_are_counted_as_what_they_stand_for)
+{
+    static const char *const commands[][2] = {{"plan", "--device=cuda:H100"}, {"explain", "--strategy=fsdp2"}};
+
+    for (int i = 0; i < 2; i++) {
+        const char *command = commands[i][0], *option = commands[i][1];
+        program whole = RUN(0, command, "llama-1m", "-n", "1", option, "--adapter.rank=4");
+        program coded = RUN(0, command, "llama-1m", "-n", "1", option, "--adapter.rank=4", "--adapter.quantize=nf4");
+        const char *end = CHECK_PTR(strstr(whole.output, " parameters"));
+
+        CHECK_EQ(strncmp(whole.output, coded.output, (size_t)(end - whole.output) + 11), 0);
+    }
+}
