@@ -12,8 +12,8 @@ enum {
 
 static void put_head(const fsdp_explanation *e, FILE *out)
 {
-    fprintf(out, "%s: %s parameters, %s, units by %s, %d rank%s", e->model, FSDP__THOUSANDS(e->model_numel), e->strategy,
-            e->policy, e->world_size, fsdp__plural(e->world_size));
+    fprintf(out, "%s: %s parameters, %s, units by %s, %d rank%s", e->model, FSDP__THOUSANDS(e->model_numel),
+            e->strategy, e->policy, e->world_size, fsdp__plural(e->world_size));
     if (e->machines > 1)
         fprintf(out, " on %d machines", e->machines);
     fprintf(out, "\na step: %lld microbatch%s of %lld sequence%s of %lld tokens on each %s", (long long)e->microbatches,
