@@ -101,7 +101,8 @@ static rotary *rotary_create(const fsdp__model_plan *plan)
 }
 
 /* Returns the frequencies for a call whose last token is number `last`, or that has these positions. Those of long
- * calls follow from that alone, so that a block which runs again gets the same. */
+ * calls follow from that alone, so that a block which runs again gets the same. Positions that are known come first:
+ * those of sequences that are cut over ranks may be longer than a rank's part. */
 static fsdp_tensor *frequencies_of(rotary *m, bool local, int64_t last, const fsdp_tensor *positions)
 {
     int64_t length = fsdp__rope_length(&m->config, last);
@@ -109,7 +110,7 @@ static fsdp_tensor *frequencies_of(rotary *m, bool local, int64_t last, const fs
 
     if (local && m->local_inv_freq)
         return m->local_inv_freq;
-    if (length > 0 && positions) {
+    if (positions && (length > 0 || fsdp__tensor_documents(positions))) {
         last = fsdp__op_longest_document(positions);
         if (last == 0)
             return NULL;
