@@ -113,14 +113,23 @@ bool fsdp__loss_recall(const fsdp__op *op, fsdp_tensor *x, fsdp_tensor *other, f
 static const fsdp__op cross_entropy_op = {
     .name = "cross_entropy", .backward = fsdp__loss_backward, .free_state = fsdp__loss_state_free};
 
+/* Returns sum / total; if nothing counts, NaN without a gradient, as a mean of plain rows is. */
+static fsdp_tensor *mean_of(fsdp_tensor *sum, fsdp_tensor *total)
+{
+    fsdp_tensor *nothing = fsdp_div(fsdp_scale(total, 0), total); /* 0, or NaN */
+
+    return fsdp_add(fsdp_div(sum, fsdp_maximum(total, fsdp_scalar(total, 1))), nothing);
+}
+
 /* If ranks have different rows, a mean is the sum of all divided by all targets that count. */
 static fsdp_tensor *global_loss(fsdp_tensor *const *inputs, const fsdp_cross_entropy_options *options)
 {
     fsdp__global_call call = {.name = "cross_entropy", .rule = FSDP__RULE_LOSS, .inputs = inputs, .count = 2};
     fsdp_cross_entropy_options sums = options ? *options : (fsdp_cross_entropy_options){0};
     fsdp_tensor *loss, *targets;
+    float scale;
 
-    if (!fsdp__global_begin(&call))
+    if (fsdp__loss_scale(call.name, options, 1, &scale) != FSDP_OK || !fsdp__global_begin(&call))
         return NULL;
     targets = call.parts[1];
     if (!call.counted || sums.reduction != FSDP_LOSS_MEAN)
@@ -128,7 +137,7 @@ static fsdp_tensor *global_loss(fsdp_tensor *const *inputs, const fsdp_cross_ent
     sums.reduction = FSDP_LOSS_SUM;
     loss = fsdp_cross_entropy_with(call.parts[0], targets, &sums);
     targets = fsdp_cast(fsdp_ne(targets, fsdp_scalar(targets, FSDP_IGNORE_TARGET)), FSDP_F32);
-    return fsdp__global_end(&call, fsdp_div(loss, fsdp__global_total(&call, fsdp_sum(targets))));
+    return fsdp__global_end(&call, mean_of(loss, fsdp__global_total(&call, fsdp_sum(targets))));
 }
 
 fsdp_tensor *fsdp_cross_entropy_with(fsdp_tensor *logits, fsdp_tensor *targets,
