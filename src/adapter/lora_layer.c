@@ -37,21 +37,51 @@ static fsdp_tensor *sum_inputs(const fsdp__lora *l, fsdp_tensor *x)
     return l->beside.sum && x ? l->beside.sum(l->beside.sum_arg, x) : x;
 }
 
-/* Returns the norms (out) of the rows of W + s B A, constants. */
+/* Computes the norms (out) of the rows of W + s B A, as a method of A inside one of B. */
+static fsdp_status norms_in_a(fsdp_module *a, void *arg, fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs,
+                              int output_count)
+{
+    const fsdp__lora *l = arg;
+    fsdp_tensor *down = fsdp__layer_weight_field(a), *up = fsdp__layer_weight_field(l->beside.b);
+    fsdp_tensor *v = fsdp_add(base_weight(l, fsdp_tensor_dtype(down)),
+                              fsdp_scale(fsdp_matmul(up, down), l->beside.scaling));
+
+    (void)inputs, (void)count, (void)output_count;
+    outputs[0] = fsdp_sqrt(sum_inputs(l, fsdp_sum_dim(fsdp_square(v), 1, false)));
+    return outputs[0] ? FSDP_OK : fsdp_last_status();
+}
+
+static fsdp_status norms_in_b(fsdp_module *b, void *arg, fsdp_tensor *const *inputs, int count, fsdp_tensor **outputs,
+                              int output_count)
+{
+    const fsdp__lora *l = arg;
+
+    (void)b;
+    return fsdp_module_call_method_many(l->beside.a, norms_in_a, arg, inputs, count, outputs, output_count);
+}
+
+/* Returns these norms, constants. Each of A and B may be sharded by itself, so it is called where its weight is read. */
 static fsdp_tensor *row_norms(const fsdp__lora *l)
 {
     fsdp_context *context = l->beside.a->context;
-    fsdp_tensor *a = fsdp__layer_weight_field(l->beside.a), *v, *n = NULL;
+    fsdp_tensor *n = NULL;
 
     if (fsdp_scope_begin(context) != FSDP_OK)
         return NULL;
     fsdp_no_grad_begin(context);
-    v = fsdp_add(base_weight(l, fsdp_tensor_dtype(a)),
-                 fsdp_scale(fsdp_matmul(fsdp__layer_weight_field(l->beside.b), a), l->beside.scaling));
-    n = fsdp_sqrt(sum_inputs(l, fsdp_sum_dim(fsdp_square(v), 1, false)));
+    (void)fsdp_module_call_method_many(l->beside.b, norms_in_b, (void *)(uintptr_t)l, NULL, 0, &n, 1);
     fsdp_no_grad_end(context);
     fsdp_scope_end(context, n);
     return n;
+}
+
+/* Computes m/n as a method of m, which may be sharded by itself, too. */
+static fsdp_tensor *by_norms(fsdp_module *magnitude, fsdp_tensor *const *inputs, int count)
+{
+    fsdp_tensor *m = fsdp__layer_weight_field(magnitude);
+
+    (void)count;
+    return fsdp_div(m, fsdp_cast(inputs[0], fsdp_tensor_dtype(m)));
 }
 
 /* Returns W x (...,out): from the base's product, which has the bias or not, unless dropout has changed x. */
@@ -69,9 +99,11 @@ static fsdp_tensor *base_product(const fsdp__lora *l, fsdp_tensor *x, fsdp_tenso
 /* Returns what DoRA adds to the base's product: (m/n - 1) W x + (m/n) s B A x. */
 static fsdp_tensor *dora(const fsdp__lora *l, fsdp_tensor *x, fsdp_tensor *base)
 {
-    fsdp_tensor *ratio = fsdp_div(fsdp__layer_weight_field(l->beside.magnitude), row_norms(l)); /* (out) */
+    fsdp_dtype dtype = fsdp_tensor_dtype(x);
+    fsdp_tensor *n = row_norms(l);
+    fsdp_tensor *ratio = fsdp_cast(fsdp_module_call_method(l->beside.magnitude, by_norms, &n, 1), dtype); /* (out) */
 
-    return fsdp_add(fsdp_mul(fsdp_add_scalar(ratio, -1.0), base), fsdp_mul(ratio, low_rank(l, x)));
+    return fsdp_add(fsdp_mul(fsdp_add_scalar(ratio, -1.0), base), fsdp_mul(ratio, fsdp_cast(low_rank(l, x), dtype)));
 }
 
 /* Returns the base's product, to which `bias` has been added unless it is NULL, and what the adapter adds. */
