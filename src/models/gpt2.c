@@ -199,6 +199,12 @@ typedef struct body {
     fsdp_module *wte, *wpe, *drop, *h, *ln_f;
 } body;
 
+fsdp_status fsdp__fail_long_sequence(int64_t tokens, int64_t positions)
+{
+    return FSDP_FAIL(FSDP_INVALID, "sequence of %lld tokens is longer than the model's %lld positions",
+                     (long long)tokens, (long long)positions);
+}
+
 /* Runs as a method of the table of positions: x (B,T,C) -> x + the given positions, or T positions after the tokens of
  * `cache`. It returns the sum and not the positions: as a view of the table they would have no bytes after a forward
  * that reshards it. */
@@ -214,8 +220,7 @@ static fsdp_status add_positions(fsdp_module *self, void *cache, fsdp_tensor *co
         return FSDP_OK;
     }
     if (first + T > fsdp_tensor_size(positions, 0))
-        return FSDP_FAIL(FSDP_INVALID, "sequence of %lld tokens is longer than the model's %lld positions",
-                         (long long)(first + T), (long long)fsdp_tensor_size(positions, 0));
+        return fsdp__fail_long_sequence(first + T, fsdp_tensor_size(positions, 0));
     outputs[0] = fsdp_add(inputs[0], fsdp_slice(positions, 0, first, T));
     return FSDP_OK;
 }

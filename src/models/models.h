@@ -152,6 +152,8 @@ static inline bool fsdp__has_hooks(const fsdp_module *module)
     return module->parts->hook_count > 0;
 }
 
+/* Says that a sequence is longer than GPT-2's table of positions. */
+fsdp_status fsdp__fail_long_sequence(int64_t tokens, int64_t positions);
 /* Returns 0 if a call whose last token is number `length` has the frequencies of all short ones, or else a length that
  * has the same: for long calls of the types dynamic and longrope. */
 int64_t fsdp__rope_length(const fsdp_model_config *config, int64_t length);

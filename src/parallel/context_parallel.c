@@ -61,9 +61,38 @@ static void copy_own_chunks(const context_plan *plan, const int32_t *x, int64_t 
                (size_t)chunk * sizeof *to);
 }
 
-static fsdp_status check_length(const context_plan *plan, int64_t length)
+/* Checks a whole sequence: one rank's part would not show that it is too long, or another rank's alone. */
+static fsdp_status check_length(const context_plan *plan, fsdp_module *model, int64_t length, bool documents)
 {
+    const fsdp_model_config *config = fsdp_model_get_config(model);
+
+    if (config->architecture == FSDP_GPT2 && !documents && length > config->max_seq_len)
+        return fsdp__fail_long_sequence(length, config->max_seq_len);
     return fsdp__check_cut_length("sequence length", length, (fsdp__degree){.ranks = plan->ranks});
+}
+
+/* Checks what all ranks have before each takes its part: what is wrong in one of them is an error of all, with the
+ * place in the whole sequence. */
+static fsdp_status check_whole_inputs(const context_plan *plan, fsdp_module *model, fsdp_tensor *const *inputs,
+                                      int count)
+{
+    const fsdp_model_config *config = fsdp_model_get_config(model);
+    int64_t valid, table = config->max_seq_len;
+
+    for (int i = 0; i < count; i++) {
+        FSDP_TRY(check_length(plan, model, inputs[i]->shape[1], count > 2));
+        if (!fsdp__shape_equal(inputs[0], inputs[i])) {
+            fsdp__op_misfit("parallel_call", "tokens", inputs[0], i == 1 ? "targets" : "positions", inputs[i]);
+            return FSDP_INVALID;
+        }
+    }
+    FSDP_TRY(fsdp__op_check_indices("embedding", "id", inputs[0], config->vocab_size, config->vocab_size, &valid));
+    if (count > 1)
+        FSDP_TRY(fsdp__op_check_indices("cross_entropy", "target", inputs[1], config->vocab_size, FSDP_IGNORE_TARGET,
+                                        &valid));
+    return count > 2 && config->architecture == FSDP_GPT2
+               ? fsdp__op_check_indices("embedding", "id", inputs[2], table, table, &valid)
+               : FSDP_OK;
 }
 
 static int64_t count_learned(const int32_t *targets, int64_t numel)
@@ -160,11 +189,10 @@ static fsdp_status enter_root(void *arg, fsdp_module *module, fsdp_tensor **inpu
         return FSDP_OK;
     if (count > 3)
         return FSDP_OK; /* the model says that this is wrong, and what else is */
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++)
         if (inputs[i]->ndim != 2 || inputs[i]->dtype != FSDP_I32)
             return FSDP_OK;
-        FSDP_TRY(check_length(plan, inputs[i]->shape[1]));
-    }
+    FSDP_TRY(check_whole_inputs(plan, module, inputs, count));
     if (count > 2)
         FSDP_TRY(cut_positions(plan, inputs[0], &inputs[2]));
     if (count > 1)
@@ -364,7 +392,7 @@ static fsdp_tensor *call_own(context_plan *plan, fsdp_module *model, const fsdp_
 {
     fsdp_tensor *inputs[3] = {NULL}, *loss;
 
-    if (check_length(plan, call->time) != FSDP_OK || make_own(plan, call, call->tokens, &inputs[0]) != FSDP_OK ||
+    if (check_length(plan, model, call->time, call->positions) != FSDP_OK || make_own(plan, call, call->tokens, &inputs[0]) != FSDP_OK ||
         make_targets(plan, call, &inputs[1]) != FSDP_OK)
         return NULL;
     if (call->positions) {
