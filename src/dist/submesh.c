@@ -33,6 +33,18 @@ static bool same_axes(const fsdp__mesh_axes *a, const fsdp__mesh_axes *b)
     return a->count == b->count && memcmp(a->axes, b->axes, (size_t)a->count * sizeof a->axes[0]) == 0;
 }
 
+/* Says which dimensions cannot become one. */
+static fsdp_status cannot_flatten(const fsdp_mesh *whole, const fsdp__mesh_axes *axes, fsdp_status status)
+{
+    char text[FSDP__MESH_TEXT], names[256];
+    size_t used = 0;
+
+    for (int a = 0; a < axes->count && used < sizeof names; a++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s'%s'", a > 0 ? ", " : "",
+                                 whole->names[axes->axes[a]]);
+    return fsdp_fail_prefix(status, "dimensions %s of mesh %s cannot become one", names, fsdp__mesh_text(whole, text));
+}
+
 /* Finds or makes the group of the ranks along one dimension of a part. [collective] if it has to be made */
 static fsdp_status find_group(fsdp_mesh *part, int dim)
 {
@@ -53,7 +65,7 @@ static fsdp_status find_group(fsdp_mesh *part, int dim)
         status = fsdp__mesh_make_group(part, dim);
         if (status != FSDP_OK) {
             fsdp__free(joint);
-            return status;
+            return cannot_flatten(whole, axes, status);
         }
         *joint = (fsdp__joint_group){.next = whole->joint, .axes = *axes, .group = part->groups[dim]};
         whole->joint = joint;
@@ -63,6 +75,16 @@ static fsdp_status find_group(fsdp_mesh *part, int dim)
 }
 
 /* ---- parts ---- */
+
+/* Adds a dimension of the whole where it is in the whole's order: then ranks ascend, in whatever order it is named. */
+static void add_axis(fsdp__mesh_axes *axes, int axis)
+{
+    int at = axes->count++;
+
+    for (; at > 0 && axes->axes[at - 1] > axis; at--)
+        axes->axes[at] = axes->axes[at - 1];
+    axes->axes[at] = axis;
+}
 
 /* Finds the dimensions of the whole that the named ones of `mesh` stand for. No dimension may be named twice:
  * `seen`. */
@@ -78,7 +100,7 @@ static fsdp_status find_axes(const fsdp_mesh *mesh, const char *what, const fsdp
             return FSDP_FAIL(FSDP_INVALID, "cannot %s: dimension '%s' is named twice", what, dims->names[i]);
         seen[dim] = true;
         for (int a = 0; a < mesh->axes[dim].count; a++)
-            out->axes[out->count++] = mesh->axes[dim].axes[a];
+            add_axis(out, mesh->axes[dim].axes[a]);
     }
     return FSDP_OK;
 }

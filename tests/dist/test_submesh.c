@@ -94,9 +94,20 @@ RANKS_TEST(dimensions_flatten_into_one, 12)
     for (int i = 0; i < 12; i++)
         CHECK_EQ(fsdp_mesh_rank_at(whole, &i), i);
     fsdp_mesh_unref(whole);
-    whole = NULL;
-    CHECK_ERROR(fsdp_mesh_flatten(mesh, 2, turned, "turned", &whole), FSDP_INVALID, "its ranks must ascend");
-    CHECK_NULL(whole);
+    /* The order is that of the mesh, also of a slice whose own is another. */
+    for (int slice = 0; slice < 2; slice++) {
+        fsdp_mesh *from = NULL;
+
+        CHECK_OK(fsdp_mesh_slice(mesh, 2, slice ? turned : pp_tp, &from));
+        for (int order = 0; order < 2; order++) {
+            CHECK_OK(fsdp_mesh_flatten(slice ? from : mesh, 2, order ? turned : pp_tp, "rest", &whole));
+            CHECK(fsdp_mesh_equal(whole, again));
+            CHECK(fsdp_mesh_process_group(whole, 0) == fsdp_mesh_process_group(again, 0));
+            CHECK_EQ(fsdp_mesh_coordinate(whole, 0), pp * 2 + tp);
+            fsdp_mesh_unref(whole);
+        }
+        fsdp_mesh_unref(from);
+    }
     /* All of them keep the mesh that has the groups. */
     fsdp_mesh_unref(mesh);
     fsdp_mesh_unref(part);
