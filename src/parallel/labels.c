@@ -171,11 +171,13 @@ static fsdp_status transpose(fsdp__global_call *call, fsdp__labels *l)
 
 static fsdp_status slice(fsdp__global_call *call, fsdp__labels *l)
 {
-    int dim = call->dims[0];
+    int dim;
     int64_t size;
 
+    FSDP_TRY(find_dim(call, &call->dims[0]));
+    dim = call->dims[0];
     label_first(call, l);
-    if (dim < 0 || dim >= l->count || call->sizes[0] < 0 || call->sizes[1] < 0 ||
+    if (call->sizes[0] < 0 || call->sizes[1] < 0 ||
         call->sizes[0] > shape_of(call, 0)[dim] - call->sizes[1]) {
         return FSDP_FAIL(FSDP_INVALID,
                          "slice: elements %lld to %lld of dimension %d are not in a distributed tensor %s",
