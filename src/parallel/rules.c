@@ -206,6 +206,9 @@ static fsdp_status find_plan(fsdp__global_call *call, plan *p)
     for (int m = 0; m < p->result.placement_count; m++)
         if (p->from[0][m].kind == FSDP_SHARD)
             cuts[p->from[0][m].dim] *= p->result.mesh->shape[m];
+    for (int m = 0; m < p->result.placement_count; m++)
+        if (p->from[0][m].kind == FSDP_SHARD && p->from[0][m].segment_count > 0)
+            cuts[p->from[0][m].dim] = INT64_MAX; /* segments are of one dimension: no other is cut as that is */
     FSDP_TRY(fsdp__find_labels(call, cuts, &p->labels));
     p->result.ndim = p->labels.ndim;
     memcpy(p->result.global_shape, p->labels.sizes, sizeof p->labels.sizes);
