@@ -42,12 +42,13 @@ static fsdp_status norms_in_a(fsdp_module *a, void *arg, fsdp_tensor *const *inp
                               int output_count)
 {
     const fsdp__lora *l = arg;
-    fsdp_tensor *down = fsdp__layer_weight_field(a), *up = fsdp__layer_weight_field(l->beside.b);
-    fsdp_tensor *v = fsdp_add(base_weight(l, fsdp_tensor_dtype(down)),
-                              fsdp_scale(fsdp_matmul(up, down), l->beside.scaling));
+    fsdp_tensor *down = fsdp__layer_weight_field(a), *up = fsdp__layer_weight_field(l->beside.b), *v;
 
     (void)inputs, (void)count, (void)output_count;
+    fsdp_no_grad_begin(a->context);
+    v = fsdp_add(base_weight(l, fsdp_tensor_dtype(down)), fsdp_scale(fsdp_matmul(up, down), l->beside.scaling));
     outputs[0] = fsdp_sqrt(sum_inputs(l, fsdp_sum_dim(fsdp_square(v), 1, false)));
+    fsdp_no_grad_end(a->context);
     return outputs[0] ? FSDP_OK : fsdp_last_status();
 }
 
@@ -60,19 +61,15 @@ static fsdp_status norms_in_b(fsdp_module *b, void *arg, fsdp_tensor *const *inp
     return fsdp_module_call_method_many(l->beside.a, norms_in_a, arg, inputs, count, outputs, output_count);
 }
 
-/* Returns these norms, constants. Each of A and B may be sharded by itself, so it is called where its weight is read. */
+/* Returns these norms, constants. A and B may each be sharded by itself, so they are called where their weights are
+ * read; and not without gradients, because a forward without them would not be a part of the one around it where a
+ * block runs again. */
 static fsdp_tensor *row_norms(const fsdp__lora *l)
 {
-    fsdp_context *context = l->beside.a->context;
     fsdp_tensor *n = NULL;
 
-    if (fsdp_scope_begin(context) != FSDP_OK)
-        return NULL;
-    fsdp_no_grad_begin(context);
     (void)fsdp_module_call_method_many(l->beside.b, norms_in_b, (void *)(uintptr_t)l, NULL, 0, &n, 1);
-    fsdp_no_grad_end(context);
-    fsdp_scope_end(context, n);
-    return n;
+    return fsdp_detach(n);
 }
 
 /* Computes m/n as a method of m, which may be sharded by itself, too. */
