@@ -1,5 +1,6 @@
 /* lora_layer.c - what an adapted layer computes beside its base, in a hook after the base's forward. The hook is added
- * before the model is sharded, so it runs while parameters are gathered. */
+ * before the model is sharded, so it runs while the base's parameters are gathered. A, B and m may be units of their
+ * own: they are read inside their own calls. */
 #include "adapter/adapter.h"
 
 #include <math.h>
@@ -72,15 +73,6 @@ static fsdp_tensor *row_norms(const fsdp__lora *l)
     return fsdp_detach(n);
 }
 
-/* Computes m/n as a method of m, which may be sharded by itself, too. */
-static fsdp_tensor *by_norms(fsdp_module *magnitude, fsdp_tensor *const *inputs, int count)
-{
-    fsdp_tensor *m = fsdp__layer_weight_field(magnitude);
-
-    (void)count;
-    return fsdp_div(m, fsdp_cast(inputs[0], fsdp_tensor_dtype(m)));
-}
-
 /* Returns W x (...,out): from the base's product, which has the bias or not, unless dropout has changed x. */
 static fsdp_tensor *base_product(const fsdp__lora *l, fsdp_tensor *x, fsdp_tensor *product, fsdp_tensor *bias,
                                  bool dropped)
@@ -97,9 +89,10 @@ static fsdp_tensor *base_product(const fsdp__lora *l, fsdp_tensor *x, fsdp_tenso
 static fsdp_tensor *dora(const fsdp__lora *l, fsdp_tensor *x, fsdp_tensor *base)
 {
     fsdp_dtype dtype = fsdp_tensor_dtype(x);
-    fsdp_tensor *n = row_norms(l);
-    fsdp_tensor *ratio = fsdp_cast(fsdp_module_call_method(l->beside.magnitude, by_norms, &n, 1), dtype); /* (out) */
+    fsdp_tensor *ratio = fsdp_cast(fsdp_call(l->beside.magnitude, row_norms(l)), dtype); /* (out) */
 
+    if (!ratio)
+        return NULL;
     return fsdp_add(fsdp_mul(fsdp_add_scalar(ratio, -1.0), base), fsdp_mul(ratio, fsdp_cast(low_rank(l, x), dtype)));
 }
 
@@ -139,7 +132,16 @@ static fsdp_status add_to_output(void *arg, fsdp_module *module, fsdp_tensor *co
 
 /* ---- building ---- */
 
-static const fsdp_module_type magnitude_type = {.name = "DoraMagnitude"};
+/* Maps norms n (out) to m/n. */
+static fsdp_tensor *magnitude_forward(fsdp_module *self, fsdp_tensor *const *inputs, int count)
+{
+    fsdp_tensor *m = fsdp__layer_weight_field(self);
+
+    (void)count;
+    return fsdp_div(m, fsdp_cast(inputs[0], fsdp_tensor_dtype(m)));
+}
+
+static const fsdp_module_type magnitude_type = {.name = "DoraMagnitude", .forward = magnitude_forward};
 
 static fsdp_module *magnitude_create(fsdp_context *context, fsdp_device *device, int64_t out)
 {

@@ -62,7 +62,8 @@ static void usage(void)
          "  --reference FOLDER      of pairs: the model to compare with; with --adapter it\n"
          "                          is the model without it if no other is named\n"
          "  --beta NUMBER           what differences to it are multiplied by; default 0.1\n" FSDP__FOLDER_MODEL_HELP
-         "  --context-parallel N    ranks that share each window: 2 N must divide it\n"
+         "  --context-parallel N    ranks that share each window: 2 N must divide it;\n"
+         "                          not of pairs\n"
          "  --comm-timeout SECONDS  how long to wait for a rank that stands still; default\n"
          "                          300; 0: for ever\n"
          "\n"

@@ -77,21 +77,21 @@ static fsdp_status check_whole_inputs(const context_plan *plan, fsdp_module *mod
                                       int count)
 {
     const fsdp_model_config *config = fsdp_model_get_config(model);
+    const char *name = model->type->name;
     int64_t valid, table = config->max_seq_len;
 
     for (int i = 0; i < count; i++) {
         FSDP_TRY(check_length(plan, model, inputs[i]->shape[1], count > 2));
         if (!fsdp__shape_equal(inputs[0], inputs[i])) {
-            fsdp__op_misfit("parallel_call", "tokens", inputs[0], i == 1 ? "targets" : "positions", inputs[i]);
+            fsdp__op_misfit(name, "tokens", inputs[0], i == 1 ? "targets" : "positions", inputs[i]);
             return FSDP_INVALID;
         }
     }
-    FSDP_TRY(fsdp__op_check_indices("embedding", "id", inputs[0], config->vocab_size, config->vocab_size, &valid));
+    FSDP_TRY(fsdp__op_check_indices(name, "id", inputs[0], config->vocab_size, config->vocab_size, &valid));
     if (count > 1)
-        FSDP_TRY(fsdp__op_check_indices("cross_entropy", "target", inputs[1], config->vocab_size, FSDP_IGNORE_TARGET,
-                                        &valid));
+        FSDP_TRY(fsdp__op_check_indices(name, "target", inputs[1], config->vocab_size, FSDP_IGNORE_TARGET, &valid));
     return count > 2 && config->architecture == FSDP_GPT2
-               ? fsdp__op_check_indices("embedding", "id", inputs[2], table, table, &valid)
+               ? fsdp__op_check_indices(name, "id", inputs[2], table, table, &valid)
                : FSDP_OK;
 }
 
@@ -392,8 +392,8 @@ static fsdp_tensor *call_own(context_plan *plan, fsdp_module *model, const fsdp_
 {
     fsdp_tensor *inputs[3] = {NULL}, *loss;
 
-    if (check_length(plan, model, call->time, call->positions) != FSDP_OK || make_own(plan, call, call->tokens, &inputs[0]) != FSDP_OK ||
-        make_targets(plan, call, &inputs[1]) != FSDP_OK)
+    if (check_length(plan, model, call->time, call->positions) != FSDP_OK ||
+        make_own(plan, call, call->tokens, &inputs[0]) != FSDP_OK || make_targets(plan, call, &inputs[1]) != FSDP_OK)
         return NULL;
     if (call->positions) {
         if (make_own(plan, call, call->positions, &inputs[2]) != FSDP_OK)

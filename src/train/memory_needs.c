@@ -25,14 +25,14 @@ static double sum(const needs *n)
     return n->parameters + n->optimizer + n->copy + FSDP__MAX(n->gradients, n->activations);
 }
 
-/* Estimates the activations of one microbatch: what each layer's backward surely reads, that is the inputs of the
- * products. For a recomputed block it is the block's input, the rest for one block at a time, and what selective mode
- * surely keeps. */
+/* Estimates a rank's activations of one microbatch: what each layer's backward surely reads, that is the inputs of the
+ * products, of which a rank of a team has its part. For a recomputed block it is the block's input, the rest for one
+ * block at a time, and what selective mode surely keeps. */
 static double activations(const fsdp_train_config *c, const fsdp_model_config *m)
 {
     int64_t layer = 2 * m->dim + (m->n_heads + 2 * m->n_kv_heads) * m->head_dim + m->ffn_dim, all = 0;
     int64_t selective = m->dim + m->n_heads * m->head_dim + m->ffn_dim;
-    double tokens = (double)c->training.local_batch_size * (double)c->training.seq_len;
+    double tokens = (double)c->training.local_batch_size * (double)c->training.seq_len / fsdp__train_team(c);
     bool whole = false;
 
     for (int64_t i = 0; i < m->n_layers; i++) {

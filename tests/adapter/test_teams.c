@@ -6,6 +6,7 @@
 #include "autograd/autograd.h"
 #include "fsdp/adapter.h"
 #include "fsdp/parallelize.h"
+#include "fsdp/wrap.h"
 #include "nn/module.h"
 #include "shard/cut_net.h"
 #include "support/models.h"
@@ -25,6 +26,7 @@ typedef struct way {
     cut_layout layout;
     fsdp_model_parallel_options plan;
     bool dora, saved, plain, low; /* the head is trained whole; not sharded after it is cut; the base is in bf16 */
+    bool units;                   /* each module with a forward is sharded by itself */
     float dropout;
     fsdp_recompute_mode recompute;
 } way;
@@ -75,10 +77,15 @@ static fsdp_adapter *add_adapter(fsdp_module *model, const way *w)
     return adapter;
 }
 
-static void shard(fsdp_module *model, const cut_meshes *meshes)
+static void shard(fsdp_module *model, const way *w, const cut_meshes *meshes)
 {
+    const fsdp_wrap_policy always = {.kind = FSDP_WRAP_ALWAYS};
     const fsdp_shard_options options = {.mesh = meshes->data};
 
+    if (w->units) {
+        CHECK_OK(fsdp_fully_shard_by_policy(model, &always, &options));
+        return;
+    }
     for (int64_t i = 0; i < fsdp_model_block_count(model); i++)
         CHECK_OK(fsdp_fully_shard(fsdp_model_block(model, i), &options));
     CHECK_OK(fsdp_fully_shard(model, &options));
@@ -117,7 +124,7 @@ static fsdp_module *build(fsdp_context *context, const trial *t, cut_meshes *mes
     for (int64_t i = 0; i < fsdp_model_block_count(model); i++)
         CHECK_OK(fsdp_module_set_recompute(fsdp_model_block(model, i), t->way.recompute));
     if (t->expected && !t->way.plain)
-        shard(model, meshes);
+        shard(model, &t->way, meshes);
     CHECK_OK(fsdp_module_materialize(model, test_device(context)));
     fill(*adapter);
     return model;
@@ -336,6 +343,16 @@ TEST(blocks_are_computed_again_with_their_adapters)
     for (int mode = FSDP_RECOMPUTE_FULL; mode <= FSDP_RECOMPUTE_CHEAP; mode++)
         check((way){.architecture = FSDP_LLAMA, .dora = true, .dropout = 0.2f, .recompute = (fsdp_recompute_mode)mode},
               1, plans, 2);
+}
+
+TEST(adapters_may_be_units_of_their_own)
+{
+    check((way){.architecture = FSDP_LLAMA, .units = true}, 1, plans, 2);
+    check((way){.architecture = FSDP_LLAMA, .units = true, .dora = true}, 2, plans, (int)FSDP__COUNT_OF(layouts));
+    check(
+        (way){
+            .architecture = FSDP_GPT2, .units = true, .dora = true, .dropout = 0.2f, .recompute = FSDP_RECOMPUTE_FULL},
+        1, plans + 1, 4);
 }
 
 TEST(without_an_engine_contributions_are_added_up_as_they_come)

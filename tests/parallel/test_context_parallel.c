@@ -31,16 +31,20 @@ typedef struct job {
     bool first;     /* sequences are cut before layers */
     bool inner;     /* of the layers only those of a module inside are cut, before all else */
     float dropout;
+    int64_t short_to; /* longer documents have other rotary frequencies, of this type; 0: none have */
+    fsdp_rope_type type;
 } job;
 
 static fsdp_model_config config_of(const job *j)
 {
-    bool gpt2 = j->architecture == FSDP_GPT2;
+    bool gpt2 = j->architecture == FSDP_GPT2, dynamic = j->short_to > 0 && j->type == FSDP_ROPE_DYNAMIC;
 
     return MODEL_CONFIG(.architecture = j->architecture, .n_layers = 2, .dim = 24, .n_heads = 4,
                         .n_kv_heads = gpt2 ? 4 : 2, .head_dim = 6, .ffn_dim = 20, .vocab_size = VOCAB,
-                        .max_seq_len = 32, .rope_theta = 100, .rope_type = FSDP_ROPE_DEFAULT,
-                        .window = j->architecture == FSDP_MISTRAL ? 7 : 0,
+                        .max_seq_len = dynamic ? j->short_to : 32, .rope_theta = 100,
+                        .rope_type = j->short_to > 0 ? j->type : FSDP_ROPE_DEFAULT, .rope_factor = 4,
+                        .rope_original_max_seq_len = j->short_to, .rope_short_factors = {1, 1.5f, 2.25f},
+                        .rope_long_factors = {1.25f, 4, 9.5f}, .window = j->architecture == FSDP_MISTRAL ? 7 : 0,
                         .local_layers = {j->architecture == FSDP_MISTRAL ? 3 : 0}, .init_std = 0.3f,
                         .dropout = j->dropout, .embd_dropout = j->dropout, .tie_word_embeddings = gpt2);
 }
@@ -230,6 +234,21 @@ TEST(losses_and_gradients_are_those_of_one_rank)
             test_run_ranks(cp, check_same, &j);
             j.documents = true;
             test_run_ranks(cp, check_same, &j);
+        }
+}
+
+/* The longest document of a row has 11 tokens: a rank's part of a row may be shorter than that, or longer. */
+TEST(rotary_frequencies_follow_whole_sequences)
+{
+    for (int type = FSDP_ROPE_DYNAMIC; type <= FSDP_ROPE_LONGROPE; type += FSDP_ROPE_LONGROPE - FSDP_ROPE_DYNAMIC)
+        for (int cp = 1; cp <= 4; cp++) {
+            job j = {.architecture = FSDP_LLAMA, .cp = cp, .tp = 1, .short_to = 12, .type = (fsdp_rope_type)type};
+
+            j.recompute = cp == 3 ? FSDP_RECOMPUTE_FULL : FSDP_RECOMPUTE_NONE;
+            test_run_ranks(cp, check_same, &j);
+            j.documents = true;
+            for (j.short_to = 10; j.short_to <= 11; j.short_to++)
+                test_run_ranks(cp, check_same, &j);
         }
 }
 
@@ -435,6 +454,8 @@ static void check_refused(fsdp_context *context, void *arg)
     tokens = CHECK_PTR(fsdp_zeros(test_device(context), FSDP_I32, FSDP_SHAPE(1, 16)));
     CHECK(!fsdp_call(model, tokens, tokens, tokens, tokens));
     CHECK_CONTAINS(fsdp_last_error(), "takes tokens, targets and positions, not 4 inputs");
+    CHECK_INVALID(fsdp_call(model, tokens, CHECK_PTR(fsdp_zeros(test_device(context), FSDP_I32, FSDP_SHAPE(1, 12)))),
+                  "tokens (1, 16) does not fit targets (1, 12)");
     CHECK_OK(fsdp_model_set_last_logits_only(model, true));
     CHECK(!fsdp_call(model, tokens));
     CHECK_CONTAINS(fsdp_last_error(), "are given without gradients: call fsdp_no_grad_begin");
@@ -448,6 +469,61 @@ TEST(what_cannot_be_cut_is_refused)
     job j = {.architecture = FSDP_LLAMA, .cp = 2, .tp = 1};
 
     test_run_ranks(2, check_refused, &j);
+}
+
+/* What is called, of which one token is in one rank's part alone. */
+typedef struct wrong {
+    fsdp_architecture architecture;
+    int count, input, at, value; /* inputs; the one of which element `at` has that value */
+    int64_t time;
+    const char *message;
+} wrong;
+
+static const wrong wrongs[] = {
+    {FSDP_LLAMA, 1, 0, 7, VOCAB, 24, "id 37 at position (0, 7) is outside [0, 37)"},
+    {FSDP_LLAMA, 2, 0, 47, -1, 24, "id -1 at position (1, 23) is outside [0, 37)"},
+    {FSDP_GPT2, 2, 1, 30, VOCAB, 24, "target 37 at position (1, 6) is outside [0, 37)"},
+    {FSDP_LLAMA, 3, 1, 13, -5, 24, "target -5 at position (0, 13) is outside [0, 37)"},
+    {FSDP_LLAMA, 3, 2, 31, 5, 24, "position 5 at (1, 7) is neither 0, where a document begins, nor 7"},
+    {FSDP_GPT2, 2, 0, 0, 0, 48, "sequence of 48 tokens is longer than the model's 32 positions"},
+    {FSDP_GPT2, 3, 0, 0, 0, 48, "id 32 at position (0, 32) is outside [0, 32)"},
+};
+
+static fsdp_tensor *input_of(fsdp_context *context, const wrong *w, int input)
+{
+    int32_t values[BATCH * 48];
+
+    for (int i = 0; i < BATCH * (int)w->time; i++)
+        values[i] = input == 2 ? i % (int)w->time : i * 7 % VOCAB;
+    if (w->input == input)
+        values[w->at] = w->value;
+    return CHECK_PTR(fsdp_from_data(test_device(context), FSDP_I32, FSDP_SHAPE(BATCH, w->time), values));
+}
+
+static void call_wrong(fsdp_context *context, const wrong *w, bool cut)
+{
+    const job j = {.architecture = w->architecture, .tp = 1};
+    fsdp_tensor *inputs[3];
+    fsdp_module *model;
+    fsdp_mesh *mesh;
+
+    CHECK_OK(fsdp_mesh_create(context, FSDP_SHAPE(fsdp_context_world_size(context)), NULL, &mesh));
+    model = create(context, &j, cut, mesh, NULL);
+    CHECK_OK(fsdp_scope_begin(context));
+    for (int i = 0; i < w->count; i++)
+        inputs[i] = input_of(context, w, i);
+    CHECK_INVALID(fsdp_module_call(model, inputs, w->count), w->message);
+    fsdp_scope_end(context, NULL);
+    fsdp_module_unref(model);
+    fsdp_mesh_unref(mesh);
+}
+
+/* Each rank says what a model says that is not cut, and the next call goes on. */
+WORLDS_TEST(what_is_wrong_in_one_part_is_an_error_of_all, 1, 4)
+{
+    for (size_t i = 0; i < FSDP__COUNT_OF(wrongs); i++)
+        for (int cut = 0; cut < 2; cut++)
+            call_wrong(context, &wrongs[i], cut);
 }
 
 /* What is no model, or no mesh of one dimension, is refused as fsdp_model_parallelize does. */

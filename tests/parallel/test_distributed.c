@@ -225,7 +225,58 @@ RANKS_TEST(dropout_of_a_part_draws_as_that_of_the_whole, 3)
     fsdp_mesh_unref(mesh);
 }
 
+/* ---- a mean of nothing ---- */
+
+/* The loss is NaN and its gradient zero, as of plain rows, and the rules for options are theirs. */
+WORLDS_TEST(a_mean_without_targets_has_no_gradient, 1, 4)
+{
+    fsdp_mesh *mesh = mesh_of_all(context);
+    const fsdp_cross_entropy_options scaled = {.scale = 0.5};
+    fsdp_tensor *whole, *ids, *part = NULL, *own = NULL, *x, *targets, *loss;
+    float grad[15], value;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    whole = world_leaf(context, FSDP_F32, FSDP_SHAPE(5, 3), 3);
+    ids = CHECK_PTR(fsdp_full(test_device(context), FSDP_I32, FSDP_SHAPE(5), FSDP_IGNORE_TARGET));
+    CHECK_OK(fsdp_distribute_tensor(whole, mesh, &rows, &part));
+    CHECK_OK(fsdp_distribute_tensor(ids, mesh, &rows, &own));
+    CHECK_OK(fsdp_tensor_set_requires_grad(part, true));
+    x = CHECK_PTR(fsdp_parallel_redistribute(part, &rows));
+    targets = CHECK_PTR(fsdp_parallel_redistribute(own, &rows));
+    CHECK_INVALID(fsdp_cross_entropy_with(x, targets, &scaled), "cross_entropy: a mean has no scale, but 0.5 is given");
+    loss = fsdp_to_local(CHECK_PTR(fsdp_parallel_redistribute(fsdp_cross_entropy(x, targets), &replicate)));
+    CHECK_OK(fsdp_tensor_read(CHECK_PTR(loss), FSDP_F32, &value));
+    CHECK(isnan(value));
+    CHECK_OK(fsdp_backward(loss));
+    CHECK_OK(fsdp_tensor_read(CHECK_PTR(fsdp_tensor_grad(part)), FSDP_F32, grad));
+    for (int64_t i = 0; i < fsdp_tensor_numel(part); i++)
+        CHECK(grad[i] == 0);
+    fsdp_tensor_unref(part);
+    fsdp_tensor_unref(own);
+    fsdp_scope_end(context, NULL);
+    fsdp_mesh_unref(mesh);
+}
+
 /* ---- what is refused ---- */
+
+/* A dimension of segments stays one, and may have others beside it. */
+RANKS_TEST(a_dimension_in_segments_is_not_reshaped, 2)
+{
+    const fsdp_placement segments = {.kind = FSDP_SHARD, .segment_count = 2, .segments = {8, 4}};
+    fsdp_mesh *mesh = mesh_of_all(context);
+    fsdp_tensor *x, *y;
+
+    CHECK_OK(fsdp_scope_begin(context));
+    x = CHECK_PTR(
+        fsdp_from_local(world_leaf(context, FSDP_F32, FSDP_SHAPE(6, 4), 1), mesh, &segments, (const int64_t[]){12, 4}));
+    CHECK_FAILS(fsdp_reshape(x, FSDP_SHAPE(4, 3, 4)), FSDP_UNSUPPORTED,
+                "reshape: input 0 is a (12, 4) tensor with placements");
+    CHECK_FAILS(fsdp_flatten(x, 0, 1), FSDP_UNSUPPORTED, "needs all of the dimension that is cut");
+    y = CHECK_PTR(fsdp_reshape(x, FSDP_SHAPE(12, 2, 2)));
+    CHECK(fsdp__placement_equal(fsdp_tensor_distribution(y)->placements[0], segments));
+    fsdp_scope_end(context, NULL);
+    fsdp_mesh_unref(mesh);
+}
 
 RANKS_TEST(what_has_no_rule_is_refused_with_its_name_and_placements, 2)
 {

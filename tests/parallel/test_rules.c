@@ -62,6 +62,7 @@ EXPRESSION(merge, fsdp_flatten(in[0], 0, 1))
 EXPRESSION(divide, fsdp_reshape(in[0], FSDP_SHAPE(8, -1, 2, 3)))
 EXPRESSION(ones, fsdp_squeeze(fsdp_unsqueeze(fsdp_contiguous(in[0]), 1), 1))
 EXPRESSION(slice, fsdp_slice(in[0], 1, 1, 2))
+EXPRESSION(slice_back, fsdp_slice(in[0], -2, 1, 2))
 EXPRESSION(all, fsdp_slice(in[0], 1, 0, 4))
 EXPRESSION(concat, fsdp_concat((fsdp_tensor *[]){in[0], in[1]}, 2, 1))
 EXPRESSION(stack, fsdp_stack(in, 2, 1))
@@ -137,6 +138,7 @@ static const op_case cases[] = {
     CASE(divide, 1, {2, {16, 6}}),
     CASE(ones, 1, BIG),
     CASE(slice, 1, BIG),
+    CASE(slice_back, 1, BIG),
     CASE(all, 1, BIG),
     CASE(concat, 2, BIG, {3, {5, 3, 6}}),
     CASE(stack, 2, BIG, BIG),

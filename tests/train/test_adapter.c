@@ -97,6 +97,8 @@ static void check_passage(const side sides[2], const char *quantize)
 
         story_set(p.story, "parallelism.strategy", sides[i].strategy);
         story_set(p.story, "parallelism.fsdp1_use_orig_params", fsdp1 ? "true" : "");
+        if (fsdp1) /* A, B and m are units, too */
+            story_set(p.story, "parallelism.wrap_policy", "always");
         set_team(p.story, sides[i].team);
         test_run_ranks(sides[i].world, i ? story_find : story_leave, &p);
     }

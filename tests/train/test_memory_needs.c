@@ -77,6 +77,13 @@ TEST_OF(what_no_machine_has_is_refused_with_the_sum, setup, teardown, fixture *f
     SET(f, "training.local_batch_size", "16777216");
     SET(f, "training.seq_len", "268435456");
     CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, "activations");
+    /* A rank of a team has its part of a sequence, and of a layer: of 28,672 numbers in each of 32 layers. */
+    SET(f, "training.local_batch_size", "1");
+    SET(f, "parallelism.context_parallel_degree", "4");
+    SET(f, "parallelism.tensor_parallel_degree", "2");
+    snprintf(text, sizeof text, "activations %s)",
+             fsdp__size_text(32.0 * 28672 * 4 * 268435456 / 8, size, sizeof size));
+    CHECK_ERROR(fsdp__train_check_needs(&f->run), FSDP_NO_MEMORY, text);
 }
 
 /* Before the model is built, no more of an adapter's base counts than it has for certain. */
