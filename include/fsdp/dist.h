@@ -108,9 +108,9 @@ FSDP_API fsdp_status fsdp_redistribute(const fsdp_tensor *tensor, const fsdp_pla
 FSDP_API fsdp_status fsdp_mesh_from_groups(fsdp_process_group *const *groups, int ndim, const int *ranks,
                                            const char *const *names, fsdp_mesh **out);
 /* Returns the part of `mesh` along the named dimensions as a mesh of one dimension called `name`, with the ranks of the
- * named dimensions in the mesh's own order, whatever the order of the names; of a slice: in the order of the mesh that it
- * is a part of. Its process group is created the first time and kept with the mesh. All ranks of the world must call it,
- * including those of other parts. The caller owns `*out`. [collective] */
+ * named dimensions in the mesh's own order, whatever the order of the names; of a slice: in the order of the mesh that
+ * it is a part of. Its process group is created the first time and kept with the mesh. All ranks of the world must call
+ * it, including those of other parts. The caller owns `*out`. [collective] */
 FSDP_API fsdp_status fsdp_mesh_flatten(fsdp_mesh *mesh, int count, const char *const *dims, const char *name,
                                        fsdp_mesh **out);
 /* Returns the mesh with dimension `dim` split into `count` dimensions, row-major; the product of `sizes` is its size.

@@ -104,14 +104,13 @@ FSDP_API fsdp_tensor *fsdp_parallel_attention(fsdp_tensor *q, fsdp_tensor *k, fs
  *   - layernorm, rmsnorm, softmax, log_softmax: the last dimension must not be cut.
  *   - embedding: of a table whose rows are cut the result is partial; ids must be below 2^24.
  *   - cross_entropy: rows may be cut: the result is partial; classes may not.
- *   - dropout draws for each element as in the whole tensor if one dimension is cut, and not in segments; otherwise
- * parts draw differently. Another operation, or other placements, are an error (FSDP_UNSUPPORTED) that names both.
- * Beside such a tensor a distributed parameter counts with its placements, a plain tensor must have one element and be
- * the same everywhere. Gradients follow the note above; where a rank's gradient is only its own contribution, the
- * operations add the contributions up. Recomputation, modules' calls and fsdp_detach keep such a tensor distributed;
- * but for a parameter that a plan has placed, fsdp_detach and views give plain tensors of this rank's part.
- * fsdp_tensor_item gives this rank's number, also of a partial tensor: redistribute it first
- * (fsdp_parallel_redistribute). */
+ *   - dropout draws as in the whole tensor if one dimension is cut, without segments; otherwise parts draw differently.
+ * Another operation, or other placements, are an error (FSDP_UNSUPPORTED) that names both. Beside such a tensor a
+ * distributed parameter counts with its placements, a plain tensor must have one element and be the same everywhere.
+ * Gradients follow the note above; where a rank's gradient is only its own contribution, the operations add the
+ * contributions up. Recomputation, modules' calls and fsdp_detach keep such a tensor distributed; but for a parameter
+ * that a plan has placed, fsdp_detach and views give plain tensors of this rank's part. fsdp_tensor_item gives this
+ * rank's number, also of a partial tensor: redistribute it first (fsdp_parallel_redistribute). */
 
 /* Returns the distributed tensor whose part on this rank is `local`, without communication or copy. `global_shape` has
  * as many sizes as local dimensions; NULL is allowed if no placement cuts. The caller makes sure that ranks which

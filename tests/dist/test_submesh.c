@@ -63,7 +63,7 @@ static void check_talk(fsdp_mesh *mesh, int dim)
 RANKS_TEST(dimensions_flatten_into_one, 12)
 {
     static const int64_t shape[] = {2, 3, 2};
-    const char *const pp_dp[] = {"pp", "dp"}, *const pp_tp[] = {"pp", "tp"}, *const turned[] = {"tp", "pp"};
+    const char *const pp_dp[] = {"pp", "dp"}, *const pp_tp[] = {"pp", "tp"};
     int rank = fsdp_context_rank(context), pp = rank / 6, dp = rank / 2 % 3, tp = rank % 2;
     fsdp_mesh *mesh = NULL, *flat = NULL, *again = NULL, *part = NULL, *whole = NULL;
 
@@ -94,26 +94,57 @@ RANKS_TEST(dimensions_flatten_into_one, 12)
     for (int i = 0; i < 12; i++)
         CHECK_EQ(fsdp_mesh_rank_at(whole, &i), i);
     fsdp_mesh_unref(whole);
-    /* The order is that of the mesh, also of a slice whose own is another. */
-    for (int slice = 0; slice < 2; slice++) {
-        fsdp_mesh *from = NULL;
-
-        CHECK_OK(fsdp_mesh_slice(mesh, 2, slice ? turned : pp_tp, &from));
-        for (int order = 0; order < 2; order++) {
-            CHECK_OK(fsdp_mesh_flatten(slice ? from : mesh, 2, order ? turned : pp_tp, "rest", &whole));
-            CHECK(fsdp_mesh_equal(whole, again));
-            CHECK(fsdp_mesh_process_group(whole, 0) == fsdp_mesh_process_group(again, 0));
-            CHECK_EQ(fsdp_mesh_coordinate(whole, 0), pp * 2 + tp);
-            fsdp_mesh_unref(whole);
-        }
-        fsdp_mesh_unref(from);
-    }
     /* All of them keep the mesh that has the groups. */
     fsdp_mesh_unref(mesh);
     fsdp_mesh_unref(part);
     check_talk(flat, 0);
     fsdp_mesh_unref(again);
     fsdp_mesh_unref(flat);
+}
+
+/* They have the order of the mesh, however they are named, also in a slice whose order is another. */
+RANKS_TEST(dimensions_flatten_in_the_order_of_the_mesh, 8)
+{
+    const char *const orders[][2] = {{"pp", "tp"}, {"tp", "pp"}};
+    int rank = fsdp_context_rank(context);
+    fsdp_mesh *mesh = NULL, *flat = NULL, *part = NULL, *again = NULL;
+
+    CHECK_OK(fsdp_mesh_create(context, FSDP_SHAPE(2, 2, 2), names, &mesh));
+    CHECK_OK(fsdp_mesh_flatten(mesh, 2, orders[0], "rest", &flat));
+    for (int slice = 0; slice < 2; slice++) {
+        CHECK_OK(fsdp_mesh_slice(mesh, 2, orders[slice], &part));
+        for (int order = 0; order < 4; order++) {
+            CHECK_OK(fsdp_mesh_flatten(order < 2 ? part : mesh, 2, orders[order % 2], "rest", &again));
+            CHECK(fsdp_mesh_equal(again, flat));
+            CHECK(fsdp_mesh_process_group(again, 0) == fsdp_mesh_process_group(flat, 0));
+            CHECK_EQ(fsdp_mesh_coordinate(again, 0), rank / 4 * 2 + rank % 2);
+            fsdp_mesh_unref(again);
+        }
+        fsdp_mesh_unref(part);
+    }
+    check_talk(flat, 0);
+    fsdp_mesh_unref(flat);
+    fsdp_mesh_unref(mesh);
+}
+
+/* Groups whose ranks do not ascend cannot be one: the mesh is named, and its dimensions. */
+RANKS_TEST(dimensions_of_another_order_than_the_ranks_do_not_flatten, 4)
+{
+    const int ranks[] = {0, 2, 1, 3};
+    const char *const both[] = {"dp", "cp"};
+    fsdp_mesh *turned = NULL, *mesh = NULL, *flat = NULL;
+    fsdp_process_group *groups[2];
+
+    CHECK_OK(fsdp_mesh_create(context, FSDP_SHAPE(2, 2), both, &turned));
+    groups[0] = fsdp_mesh_process_group(turned, 1);
+    groups[1] = fsdp_mesh_process_group(turned, 0);
+    CHECK_OK(fsdp_mesh_from_groups(groups, 2, ranks, both, &mesh));
+    CHECK_ERROR(fsdp_mesh_flatten(mesh, 2, both, "all", &flat), FSDP_INVALID,
+                "dimensions 'dp', 'cp' of mesh (dp=2, cp=2) cannot become one: ");
+    CHECK_CONTAINS(fsdp_last_error(), "its ranks must ascend");
+    CHECK_NULL(flat);
+    fsdp_mesh_unref(mesh);
+    fsdp_mesh_unref(turned);
 }
 
 /* A dimension of several, one of one, one of none. */
