@@ -152,12 +152,12 @@ static void note_documents(const fsdp_tensor *positions, int64_t longest)
                                                              .longest = longest});
 }
 
-static fsdp_status cut_positions(const context_plan *plan, const fsdp_tensor *tokens, fsdp_tensor **positions)
+static fsdp_status cut_positions(const context_plan *plan, const char *model, const fsdp_tensor *tokens,
+                                 fsdp_tensor **positions)
 {
     int64_t pairs, longest;
 
-    FSDP_TRY(
-        fsdp__op_check_positions("parallel_call", *positions, tokens->shape[0], tokens->shape[1], positions, &pairs));
+    FSDP_TRY(fsdp__op_check_positions(model, *positions, tokens->shape[0], tokens->shape[1], positions, &pairs));
     longest = fsdp__op_longest_document(*positions);
     FSDP__TRY_MADE(*positions = own_chunks(plan, *positions));
     note_documents(*positions, longest);
@@ -194,7 +194,7 @@ static fsdp_status enter_root(void *arg, fsdp_module *module, fsdp_tensor **inpu
             return FSDP_OK;
     FSDP_TRY(check_whole_inputs(plan, module, inputs, count));
     if (count > 2)
-        FSDP_TRY(cut_positions(plan, inputs[0], &inputs[2]));
+        FSDP_TRY(cut_positions(plan, module->type->name, inputs[0], &inputs[2]));
     if (count > 1)
         FSDP_TRY(cut_targets(plan, takes_mean(fsdp__head_loss(fsdp_module_child(module, "lm_head"))), &inputs[1]));
     inputs[0] = own_chunks(plan, inputs[0]);
