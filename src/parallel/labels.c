@@ -177,8 +177,7 @@ static fsdp_status slice(fsdp__global_call *call, fsdp__labels *l)
     FSDP_TRY(find_dim(call, &call->dims[0]));
     dim = call->dims[0];
     label_first(call, l);
-    if (call->sizes[0] < 0 || call->sizes[1] < 0 ||
-        call->sizes[0] > shape_of(call, 0)[dim] - call->sizes[1]) {
+    if (call->sizes[0] < 0 || call->sizes[1] < 0 || call->sizes[0] > shape_of(call, 0)[dim] - call->sizes[1]) {
         return FSDP_FAIL(FSDP_INVALID,
                          "slice: elements %lld to %lld of dimension %d are not in a distributed tensor %s",
                          (long long)call->sizes[0], (long long)(call->sizes[0] + call->sizes[1]), dim,
