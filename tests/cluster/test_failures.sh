@@ -129,7 +129,7 @@ rank_stopped() {
         kill -CONT "$pid"
     fi
     over
-    said "rank [0-9] \(machine 'm1'\) has not been heard of for [0-9.]+ s \(comm.timeout is 2 s\)[;:] it was |rank [0-9] is stopped"
+    said "rank [0-9] \(machine 'm1'\) has not been heard of for [0-9.]+ s \(comm.timeout is 2 s\)[;:] it was |rank [0-9](, which)? is stopped"
 }
 
 machine_killed() {

@@ -30,10 +30,9 @@ static const char *activity_text(const fsdp__board *board, int rank)
     return activity < FSDP__COUNT_OF(texts) ? texts[activity] : "";
 }
 
-static void state_text(const fsdp__wait *wait, int rank, char text[FSDP__STATE_BYTES])
+static void state_text(const fsdp__wait *wait, int rank, const fsdp__pulse *pulse, char text[FSDP__STATE_BYTES])
 {
     const fsdp__board *board = wait->own->board;
-    const fsdp__pulse *pulse = &wait->pulses[rank];
     char still[FSDP__STATE_BYTES];
 
     fsdp__wait_time_text(wait, pulse->still, still);
@@ -74,14 +73,16 @@ void fsdp__wait_rank_text(const fsdp__wait *wait, int rank, const char *relative
     const fsdp__board *board = wait->own->board;
     char call[FSDP__CALL_BYTES], state[FSDP__STATE_BYTES];
     fsdp__wait_place place;
+    fsdp__pulse now = {0}; /* nobody looks again and again at a rank that waits for another machine */
     bool called = fsdp__call_text_of(board, -1, rank, call, sizeof call);
     int global = fsdp__board_global(board, rank);
 
-    if (fsdp__program_place(board, rank, &place) && called) {
+    fsdp__pulse_take(board, rank, &now);
+    if (fsdp__program_place(board, rank, &place) && called && !fsdp__pulse_is_stopped(&now)) {
         snprintf(text, FSDP__RANK_BYTES, "rank %d%s waits in %s", global, relative, call);
         return;
     }
-    state_text(wait, rank, state);
+    state_text(wait, rank, fsdp__pulse_is_stopped(&now) ? &now : &wait->pulses[rank], state);
     if (called && waits_elsewhere(wait, rank))
         snprintf(state, sizeof state, "waits for another machine");
     if (called)
