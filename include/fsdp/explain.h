@@ -133,6 +133,7 @@ typedef struct fsdp_explained_step {
     size_t live_bytes[FSDP_MEMORY_KINDS]; /* between two steps */
     size_t peak_bytes[FSDP_MEMORY_KINDS]; /* within the step; they need not occur at the same time */
     size_t peak_total_bytes;              /* of all kinds together except WORKSPACE */
+    size_t peak_with_workspace_bytes;     /* of all kinds together, at one time */
     size_t reserved_bytes;                /* of a GPU's memory, when the step has ended; 0 on a processor */
     int64_t calls[FSDP_COLLECTIVES], bytes_sent[FSDP_COLLECTIVES];           /* as in fsdp_comm_stats */
     int64_t team_calls[FSDP_COLLECTIVES], team_bytes_sent[FSDP_COLLECTIVES]; /* of these, within a team */

@@ -102,7 +102,7 @@ static void say_whether_it_fits(const request *r, const fsdp_explanation *e)
     fsdp__plan_question question = fsdp__on_device_room(&r->device, &r->paper);
     char room[160];
 
-    if (e->microbatches > 0 && !fsdp__plan_fits((double)e->step.peak_total_bytes, &question, room, sizeof room))
+    if (e->microbatches > 0 && !fsdp__plan_fits(&e->step, &question, room, sizeof room))
         (void)fsdp__failure("a step does not fit: %s", room);
 }
 

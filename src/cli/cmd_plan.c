@@ -162,7 +162,7 @@ static int tell_fit(const request *r, const fsdp__plan_options *options)
     fsdp_status status = fsdp__fit_find(r->paper.config, options, (double)r->room, &fit);
 
     if (status == FSDP_OK)
-        status = r->json ? fsdp__fit_json(&fit, stdout) : fsdp__fit_print(&fit, options, stdout);
+        status = r->json ? fsdp__fit_json(&fit, stdout) : fsdp__fit_print(&fit, stdout);
     if (status == FSDP_OK && r->json)
         status = fsdp__fit_check(&fit);
     return status == FSDP_OK || ferror(stdout) ? 0 : fsdp__failure("%s", fsdp_last_error());

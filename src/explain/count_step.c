@@ -264,6 +264,7 @@ static fsdp_status measure(fsdp_train_run *run, fsdp_explained_step *out)
     fsdp__team_stats(run, &team_after);
     memcpy(out->peak_bytes, memory.peak_bytes, sizeof out->peak_bytes);
     out->peak_total_bytes = memory.peak_without_workspace_bytes;
+    out->peak_with_workspace_bytes = memory.peak_total_bytes;
     out->reserved_bytes = fsdp__device_host_access(run->device) ? 0 : memory.reserved_bytes;
     for (int kind = 0; kind < FSDP_COLLECTIVES; kind++) {
         out->calls[kind] = after.calls[kind] - before.calls[kind];

@@ -27,6 +27,7 @@ static json_t *step_of(const fsdp_explained_step *step)
     fsdp__json_put(&object, "live_bytes", fsdp__json_by_kind(step->live_bytes));
     fsdp__json_put(&object, "peak_bytes", fsdp__json_by_kind(step->peak_bytes));
     fsdp__json_put(&object, "peak_total_bytes", json_integer((json_int_t)step->peak_total_bytes));
+    fsdp__json_put(&object, "peak_with_workspace_bytes", json_integer((json_int_t)step->peak_with_workspace_bytes));
     if (step->reserved_bytes > 0)
         fsdp__json_put(&object, "reserved_bytes", json_integer((json_int_t)step->reserved_bytes));
     fsdp__json_put(&object, "calls", fsdp__json_by_collective(step->calls, FSDP_COLLECTIVES));

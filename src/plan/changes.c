@@ -36,6 +36,7 @@ static fsdp__change_figures figures_of(const fsdp__plan *plan)
     if (plan->e->machines > 1)
         sent = FSDP__MAX(fsdp__sum_of_calls(step->network.sent), fsdp__sum_of_calls(step->network.received));
     return (fsdp__change_figures){.bytes = plan->peak.total,
+                                  .needed = fsdp__needed_bytes(step),
                                   .sent = sent,
                                   .calls = fsdp__sum_of_calls(step->calls),
                                   .flops = step->flops,
@@ -96,7 +97,7 @@ static ratios ratios_of(const fsdp__change *c)
 /* Returns whether a step that takes these times is enough faster, or as fast with enough less memory. */
 static bool is_faster(const search *s, const fsdp__change *c, ratios r)
 {
-    bool has_room = s->out->room > 0 ? (double)c->after.bytes <= s->out->room : r.bytes <= 1.25;
+    bool has_room = s->out->room > 0 ? (double)c->after.needed <= s->out->room : r.bytes <= 1.25;
 
     return (r.seconds <= 0.97 && has_room) || (r.bytes <= 0.9 && r.seconds <= 1.005);
 }
@@ -105,7 +106,7 @@ static bool is_faster(const search *s, const fsdp__change *c, ratios r)
  * as much. */
 static bool is_cheaper(const search *s, const fsdp__change *c, ratios r)
 {
-    bool has_room = r.bytes <= 1.1 || 2 * (double)c->after.bytes <= s->out->room;
+    bool has_room = r.bytes <= 1.1 || 2 * (double)c->after.needed <= s->out->room;
 
     if (r.sent <= 0.9)
         return has_room && r.flops <= 1.01 && r.calls <= 1.01;
@@ -118,7 +119,7 @@ static bool is_cheaper(const search *s, const fsdp__change *c, ratios r)
 
 static bool is_tight(const search *s)
 {
-    return s->out->room > 0 && (double)s->out->last.bytes > s->out->room;
+    return s->out->room > 0 && (double)s->out->last.needed > s->out->room;
 }
 
 /* Returns what the change gains, as a logarithm; 0 or less: it is not worth its price. */
@@ -131,7 +132,7 @@ static double gain_of(const search *s, const fsdp__change *c)
     if (is_tight(s)) { /* what makes it fit comes first, the cheapest of it before others */
         if (r.bytes > 0.95)
             return 0;
-        return (double)c->after.bytes <= s->out->room ? 1000 - other : -log(r.bytes);
+        return (double)c->after.needed <= s->out->room ? 1000 - other : -log(r.bytes);
     }
     if (c->before.seconds > 0 ? !is_faster(s, c, r) : !is_cheaper(s, c, r))
         return 0;

@@ -6,6 +6,7 @@
 /* Holds what a step costs a rank. */
 typedef struct fsdp__change_figures {
     size_t bytes;   /* of its device at the peak */
+    size_t needed;  /* fsdp__needed_bytes, which fit or do not */
     int64_t sent;   /* bytes by a ring; on several machines those over the network, sent or received */
     int64_t calls;  /* collectives */
     double flops;   /* with recomputation */

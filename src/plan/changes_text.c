@@ -163,7 +163,7 @@ static bool changes_tokens(const fsdp__changes *c)
 
 static void put_head(const fsdp__changes *c, FILE *out)
 {
-    const char *tight = c->room > 0 && (double)c->first.bytes > c->room ? " It has to fit first." : "";
+    const char *tight = c->room > 0 && (double)c->first.needed > c->room ? " It has to fit first." : "";
 
     if (c->count == 0)
         fprintf(out, "\nWhat would be better: nothing. %d changes were tried, each by a dry run.\n", c->tried);
@@ -173,7 +173,7 @@ static void put_head(const fsdp__changes *c, FILE *out)
     if (changes_tokens(c))
         fprintf(out, "All figures but memory are for %s tokens, as many as a step has now.\n",
                 FSDP__THOUSANDS(llround(c->first.tokens)));
-    if (c->room > 0 && (double)c->last.bytes > c->room)
+    if (c->room > 0 && (double)c->last.needed > c->room)
         fprintf(out, "No change makes it fit: 'fsdp plan --fit' looks further.\n");
 }
 
@@ -199,6 +199,7 @@ static json_t *figures_of(const fsdp__change_figures *f)
     json_t *object = json_object();
 
     fsdp__json_put(&object, "peak_bytes", json_integer((json_int_t)f->bytes));
+    fsdp__json_put(&object, "needed_bytes", json_integer((json_int_t)f->needed));
     fsdp__json_put(&object, "sent_bytes", json_integer(f->sent));
     fsdp__json_put(&object, "calls", json_integer(f->calls));
     fsdp__json_put(&object, "flops", fsdp__json_real(f->flops));

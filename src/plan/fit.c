@@ -68,6 +68,7 @@ static fsdp_status plan_row(const search *s, fsdp__fit_row *row, bool *possible)
     if (!plan)
         return FSDP_OK;
     row->bytes = plan->peak.total;
+    row->needed = fsdp__needed_bytes(&plan->e->step);
     row->seconds = plan->time.step;
     row->flops = plan->e->step.flops;
     *possible = true;
@@ -88,9 +89,9 @@ static fsdp_status try_batches(search *s, fsdp__fit_row row, bool *fits)
         FSDP_TRY(plan_row(s, &row, &possible));
         if (!possible)
             continue;
-        if (fit->tried++ == 0 || row.bytes < fit->least.bytes)
+        if (fit->tried++ == 0 || row.needed < fit->least.needed)
             fit->least = row;
-        *fits = (double)row.bytes <= fit->room;
+        *fits = (double)row.needed <= fit->room;
         if (*fits && fit->count < FSDP__FIT_ROWS)
             fit->rows[fit->count++] = row;
     }
@@ -141,7 +142,27 @@ static int by_speed(const void *a, const void *b)
     double left = x->seconds > 0 ? x->seconds : x->flops, right = y->seconds > 0 ? y->seconds : y->flops;
 
     FSDP__ORDER_BY(left, right);
-    return FSDP__COMPARE(x->bytes, y->bytes);
+    return FSDP__COMPARE(x->needed, y->needed);
+}
+
+/* Gives the sequences of a rank, or of a team of them, in a step of the config. */
+static fsdp_status share_sequences(const fsdp_train_config *config, int world_size, int64_t *out)
+{
+    int64_t global = config->training.global_batch_size;
+    int ranks = fsdp__train_data_ranks(config, world_size);
+    const char *what = fsdp__train_team(config) > 1 ? "teams of ranks" : "ranks";
+    int64_t below = global / ranks * ranks;
+
+    *out = global > 0 ? global / ranks : config->training.local_batch_size;
+    if (global <= 0 || global == below)
+        return FSDP_OK;
+    if (below == 0)
+        return FSDP_FAIL(FSDP_INVALID, "a step of %lld sequences leaves none for some of %d %s", (long long)global,
+                         ranks, what);
+    return FSDP_FAIL(FSDP_INVALID,
+                     "--fit keeps the sequences of a step, and training.global_batch_size %lld is not a multiple of "
+                     "the %d %s: the nearest that are: %lld and %lld",
+                     (long long)global, ranks, what, (long long)below, (long long)(below + ranks));
 }
 
 fsdp_status fsdp__fit_find(const fsdp_train_config *config, const fsdp__plan_options *options, double room,
@@ -149,18 +170,13 @@ fsdp_status fsdp__fit_find(const fsdp_train_config *config, const fsdp__plan_opt
 {
     fsdp__plan_options alone = *options;
     search s = {.config = config, .options = &alone, .fit = out};
-    int64_t global = config->training.global_batch_size;
-    int ranks = fsdp__train_data_ranks(config, options->world_size);
 
     if (config->parallelism.schedule)
         return FSDP_FAIL(FSDP_INVALID,
                          "--fit chooses the units, and so does parallelism.schedule: leave one of them out");
     alone.rank_alone = true;
-    *out = (fsdp__fit){.room = room};
-    s.sequences = global > 0 ? global / ranks : config->training.local_batch_size;
-    if (s.sequences < 1)
-        return FSDP_FAIL(FSDP_INVALID, "a step of %lld sequences leaves none for some of %d ranks", (long long)global,
-                         ranks);
+    *out = (fsdp__fit){.config = config, .world_size = options->world_size, .room = room};
+    FSDP_TRY(share_sequences(config, options->world_size, &s.sequences));
     FSDP_TRY(try_all(&s));
     if (out->tried == 0)
         return FSDP_FAIL(FSDP_INVALID, "no strategy is possible with this config: 'fsdp plan' without --fit says why");

@@ -12,7 +12,8 @@ typedef struct fsdp__fit_row {
     fsdp_recompute_mode recompute;
     bool offload, units_always; /* units of single layers */
     int64_t batch, microbatches;
-    size_t bytes;   /* of a rank's device at its peak */
+    size_t bytes;   /* of a rank's device at its peak, without workspace */
+    size_t needed;  /* fsdp__needed_bytes, which must fit */
     double seconds; /* of a step; 0: there are no prices */
     double flops;   /* of a rank's step: with recomputation */
 } fsdp__fit_row;
@@ -22,6 +23,8 @@ enum {
 };
 
 typedef struct fsdp__fit {
+    const fsdp_train_config *config;           /* that was asked about; borrowed */
+    int world_size;                            /* number of its ranks */
     double room;                               /* bytes of a rank */
     int count;                                 /* of rows that fit, the fastest first */
     fsdp__fit_row rows[FSDP__FIT_ROWS], least; /* least: of all that were tried, the one that needs least */
@@ -40,8 +43,9 @@ fsdp_status fsdp__fit_apply(const fsdp__fit_row *row, int world_size, fsdp_train
 
 /* ---- fit_text.c ---- */
 
-/* Prints the rows as a table, and the lines of the first one for a config. */
-fsdp_status fsdp__fit_print(const fsdp__fit *fit, const fsdp__plan_options *options, FILE *out);
+/* Prints the rows as a table, and the lines that make the first one of the config: also those that set back what it has
+ * for another strategy. */
+fsdp_status fsdp__fit_print(const fsdp__fit *fit, FILE *out);
 fsdp_status fsdp__fit_json(const fsdp__fit *fit, FILE *out);
 /* Fails with what would at least be needed, where nothing fits. */
 fsdp_status fsdp__fit_check(const fsdp__fit *fit);

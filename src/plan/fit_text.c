@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "explain/json_value.h"
 #include "plan/show_plan.h"
+#include "train/run_config.h"
 
 static const char *strategy_text(const fsdp__fit_row *row, char *text, size_t bytes)
 {
@@ -16,24 +17,22 @@ static void put_row(const fsdp__fit_row *row, FILE *out)
 {
     fprintf(out, "  %-22s %-10s %-8s %5lld x %-4lld", strategy_text(row, FSDP__ROOM(48)), fsdp__fit_recompute_word(row),
             row->offload ? "yes" : "no", (long long)row->microbatches, (long long)row->batch);
-    fprintf(out, " %10s", FSDP__SIZE(row->bytes));
+    fprintf(out, " %10s", FSDP__SIZE(row->needed));
     if (row->seconds > 0)
         fprintf(out, " %12s", FSDP__SECONDS(row->seconds));
     fputc('\n', out);
 }
 
-static void put_lines(const fsdp__fit_row *row, int world_size, FILE *out)
+static fsdp_status put_lines(const fsdp__fit *fit, FILE *out)
 {
-    fprintf(out, "\nThe first as lines of a config:\n\n  parallelism:\n    strategy: %s\n", row->strategy);
-    if (row->never_reshards)
-        fputs("    fsdp_reshard_after_forward: never\n", out);
-    if (row->units_always)
-        fputs("    wrap_policy: always\n", out);
-    fprintf(out, "  activation_checkpoint:\n    mode: %s\n", fsdp__fit_recompute_word(row));
-    fprintf(out, "  training:\n    local_batch_size: %lld\n    global_batch_size: %lld\n", (long long)row->batch,
-            (long long)(row->batch * row->microbatches * world_size));
-    if (row->offload)
-        fputs("    enable_cpu_offload: true\n", out);
+    static const char *const always[] = {"parallelism.strategy", "activation_checkpoint.mode",
+                                         "training.local_batch_size", "training.global_batch_size", NULL};
+    FSDP__SCOPED(fsdp_train_config_free_at) fsdp_train_config *config = NULL;
+
+    FSDP_TRY(fsdp__train_config_copy(fit->config, &config));
+    FSDP_TRY(fsdp__fit_apply(&fit->rows[0], fit->world_size, config));
+    fputs("\nThe first as lines of the config:\n\n", out);
+    return fsdp__train_print_lines(fit->config, config, always, out);
 }
 
 fsdp_status fsdp__fit_check(const fsdp__fit *fit)
@@ -46,23 +45,25 @@ fsdp_status fsdp__fit_check(const fsdp__fit *fit)
         FSDP_NO_MEMORY,
         "nothing fits into %s for a rank: the least of %d settings needs %s (%s, recomputation %s, offload "
         "%s, %lld microbatches of %lld): take more ranks, a smaller model or shorter sequences",
-        fsdp__size_text_beside(fit->room, (double)row->bytes, FSDP__ROOM(24)), fit->tried,
-        fsdp__size_text_beside((double)row->bytes, fit->room, FSDP__ROOM(24)), strategy_text(row, FSDP__ROOM(48)),
+        fsdp__size_text_beside(fit->room, (double)row->needed, FSDP__ROOM(24)), fit->tried,
+        fsdp__size_text_beside((double)row->needed, fit->room, FSDP__ROOM(24)), strategy_text(row, FSDP__ROOM(48)),
         fsdp__fit_recompute_word(row), row->offload ? "yes" : "no", (long long)row->microbatches,
         (long long)row->batch);
 }
 
-fsdp_status fsdp__fit_print(const fsdp__fit *fit, const fsdp__plan_options *options, FILE *out)
+fsdp_status fsdp__fit_print(const fsdp__fit *fit, FILE *out)
 {
+    const char *a_step = fit->rows[0].seconds > 0 ? "a step" : NULL;
+
     FSDP_TRY(fsdp__fit_check(fit));
     fprintf(out,
             "What fits into %s for each of %d rank%s, the fastest first; %d settings were tried, each a dry run\n\n",
-            FSDP__SIZE(fit->room), options->world_size, fsdp__plural(options->world_size), fit->tried);
+            FSDP__SIZE(fit->room), fit->world_size, fsdp__plural(fit->world_size), fit->tried);
     fprintf(out, "  %-22s %-10s %-8s %12s %10s", "strategy", "recompute", "offload", "microbatches", "memory");
-    fprintf(out, options->prices ? " %12s\n" : "%s\n", options->prices ? "a step" : "");
+    fprintf(out, a_step ? " %12s\n" : "%s\n", a_step ? a_step : "");
     for (int i = 0; i < fit->count; i++)
         put_row(&fit->rows[i], out);
-    put_lines(&fit->rows[0], options->world_size, out);
+    FSDP_TRY(put_lines(fit, out));
     return ferror(out) ? FSDP_FAIL(FSDP_IO, "cannot print what fits") : FSDP_OK;
 }
 
@@ -78,6 +79,7 @@ static json_t *row_of(const fsdp__fit_row *row)
     fsdp__json_put(&object, "local_batch", json_integer(row->batch));
     fsdp__json_put(&object, "microbatches", json_integer(row->microbatches));
     fsdp__json_put(&object, "peak_bytes", json_integer((json_int_t)row->bytes));
+    fsdp__json_put(&object, "needed_bytes", json_integer((json_int_t)row->needed));
     if (row->seconds > 0)
         fsdp__json_put(&object, "step_seconds", fsdp__json_real(row->seconds));
     return object;

@@ -79,6 +79,7 @@ fsdp_status fsdp__plan_json(const fsdp__plan *plan, const fsdp__plan_question *q
     fsdp__json_put(&object, "live_bytes", fsdp__json_by_kind(e->step.live_bytes));
     if (e->step.reserved_bytes > 0)
         fsdp__json_put(&object, "reserved_bytes", json_integer((json_int_t)e->step.reserved_bytes));
+    fsdp__json_put(&object, "needed_bytes", json_integer((json_int_t)fsdp__needed_bytes(&e->step)));
     fsdp__json_put(&object, "host_bytes", json_integer((json_int_t)plan->host_bytes));
     fsdp__json_put(&object, "calls", fsdp__json_by_collective(e->step.calls, FSDP_COLLECTIVES));
     fsdp__json_put(&object, "bytes_sent", fsdp__json_by_collective(e->step.bytes_sent, FSDP_COLLECTIVES));
@@ -86,7 +87,7 @@ fsdp_status fsdp__plan_json(const fsdp__plan *plan, const fsdp__plan_question *q
         fsdp__json_put(&object, "network", network_of(plan));
     if (q->room > 0) {
         fsdp__json_put(&object, "room_bytes", fsdp__json_real(q->room));
-        fsdp__json_put(&object, "fits", json_boolean((double)plan->peak.total <= q->room));
+        fsdp__json_put(&object, "fits", json_boolean((double)fsdp__needed_bytes(&e->step) <= q->room));
     }
     if (q->prices && plan->time.step > 0)
         fsdp__json_put(&object, "time", time_of(plan, q));

@@ -61,12 +61,14 @@ static void put_kinds(const fsdp__plan *plan, FILE *out)
     fprintf(out, " %14s\n", FSDP__BYTES(between));
     fprintf(out, "  %-28s %14s", "beside it, workspace", FSDP__BYTES(plan->peak.workspace));
     fprintf(out, " %14s\n", FSDP__BYTES(s->peak_bytes[FSDP_MEMORY_WORKSPACE]));
+    fprintf(out, "  %-28s %14s", "both together", FSDP__BYTES(plan->peak.total + plan->peak.workspace));
+    fprintf(out, " %14s\n", FSDP__BYTES(s->peak_with_workspace_bytes));
 }
 
 static void put_verdict(const fsdp__plan *plan, const fsdp__plan_question *q, FILE *out)
 {
     char room[160];
-    bool fits = fsdp__plan_fits((double)plan->peak.total, q, room, sizeof room);
+    bool fits = fsdp__plan_fits(&plan->e->step, q, room, sizeof room);
 
     if (room[0])
         fprintf(out, "\n%s: %s%s\n", fits ? "It fits" : "It does not fit", room,

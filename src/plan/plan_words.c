@@ -34,9 +34,9 @@ double fsdp__plan_price(const fsdp__plan *plan, const fsdp__plan_question *quest
     return hours * question->price * (plan->gpu ? plan->e->world_size : plan->e->machines);
 }
 
-bool fsdp__plan_fits(double peak_bytes, const fsdp__plan_question *question, char *text, size_t bytes)
+bool fsdp__plan_fits(const fsdp_explained_step *step, const fsdp__plan_question *question, char *text, size_t bytes)
 {
-    double left = question->room - peak_bytes;
+    double left = question->room - (double)fsdp__needed_bytes(step);
 
     text[0] = '\0';
     if (question->room <= 0)

@@ -79,6 +79,13 @@ typedef struct fsdp__plan_options {
     const fsdp__comm_schedule *schedule; /* NULL: the config's */
 } fsdp__plan_options;
 
+/* Returns what a rank must have for the step, as far as a dry run knows: on a GPU what is reserved there, otherwise the
+ * peak of all kinds together, workspace too. This is what fits or does not. */
+static inline size_t fsdp__needed_bytes(const fsdp_explained_step *step)
+{
+    return FSDP__MAX(step->reserved_bytes, step->peak_with_workspace_bytes);
+}
+
 /* ---- dry_step.c ---- */
 
 /* Takes the next step of a dry run whose steps are all alike by now, and fills in the plan's peak, time and

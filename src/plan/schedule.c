@@ -17,7 +17,7 @@
 typedef struct candidate {
     fsdp__draft draft;
     bool possible;
-    size_t bytes;
+    size_t bytes, needed; /* at the peak; fsdp__needed_bytes */
     double step, exposed;
 } candidate;
 
@@ -61,6 +61,7 @@ static fsdp_status price(search *s)
         return FSDP_OK;
     FSDP_TRY(status);
     s->trial.bytes = plan->peak.total;
+    s->trial.needed = fsdp__needed_bytes(&plan->e->step);
     s->trial.step = plan->time.step;
     s->trial.exposed = plan->time.parts[FSDP__PLAN_GATHERS] + plan->time.parts[FSDP__PLAN_REDUCTIONS];
     return FSDP_OK;
@@ -68,7 +69,7 @@ static fsdp_status price(search *s)
 
 static bool fits(const search *s, const candidate *c)
 {
-    return (double)c->bytes <= s->out->room;
+    return (double)c->needed <= s->out->room;
 }
 
 /* Returns whether `a` is better: what fits before what does not; then the shorter step, and what needs less. */
@@ -80,7 +81,7 @@ static bool is_better(const search *s, const candidate *a, const candidate *b)
         return fits(s, a);
     if (fits(s, a) && fabs(a->step - b->step) > 1e-9 * b->step)
         return a->step < b->step;
-    return a->bytes < b->bytes;
+    return fits(s, a) ? a->bytes < b->bytes : a->needed < b->needed;
 }
 
 static void copy(const search *s, const candidate *from, candidate *to)
@@ -347,8 +348,8 @@ static fsdp_status fail_to_fit(const search *s)
     return FSDP_FAIL(FSDP_NO_MEMORY,
                      "no schedule fits into %s for a rank: the leanest of %d that were tried needs %s: give more "
                      "memory, or see what 'fsdp plan --fit' finds",
-                     fsdp__size_text_beside(s->out->room, (double)s->best.bytes, FSDP__ROOM(24)), s->out->tried,
-                     fsdp__size_text_beside((double)s->best.bytes, s->out->room, FSDP__ROOM(24)));
+                     fsdp__size_text_beside(s->out->room, (double)s->best.needed, FSDP__ROOM(24)), s->out->tried,
+                     fsdp__size_text_beside((double)s->best.needed, s->out->room, FSDP__ROOM(24)));
 }
 
 /* Describes the best draft as a schedule. */

@@ -19,9 +19,9 @@ const char *fsdp__plan_part_name(fsdp__plan_part part);
 double fsdp__plan_hidden(const fsdp__plan_time *time, fsdp__plan_part part);
 /* Returns what all steps cost: GPUs are paid one by one, CPUs by the machine. */
 double fsdp__plan_price(const fsdp__plan *plan, const fsdp__plan_question *question);
-/* Returns whether a rank that takes so many bytes at its peak has them, and writes what is left or missing: "a rank has
- * 79.00GiB (all memory of the card), 78.20GiB are left"; "" where the room is not known. */
-bool fsdp__plan_fits(double peak_bytes, const fsdp__plan_question *question, char *text, size_t bytes);
+/* Returns whether a rank has what the step needs (fsdp__needed_bytes), and writes what is left or missing: "a rank has
+ * 79.00GiB (all memory of the card), 78.11GiB are left"; "" where the room is not known. */
+bool fsdp__plan_fits(const fsdp_explained_step *step, const fsdp__plan_question *question, char *text, size_t bytes);
 /* Writes seconds as people read them: "1.03 s", "12.4 ms", "2.1 hours". Returns `text`. */
 const char *fsdp__plan_seconds(double seconds, char *text, size_t bytes);
 #define FSDP__SECONDS(seconds) fsdp__plan_seconds((seconds), FSDP__ROOM(40))

@@ -19,6 +19,11 @@ fsdp_status fsdp__train_config_hash(const fsdp_train_config *config, uint64_t *o
  * and 5 here"; "": none does. */
 fsdp_status fsdp__train_config_difference(const fsdp_train_config *there, const fsdp_train_config *here,
                                           const char *const *keys, char *text, size_t text_bytes);
+/* Prints lines that make `after` of a config with the values of `before`: the keys whose values differ, and those of
+ * `also` (up to NULL). What is to be unset is "null", or an empty list. None of the keys that differ may be within
+ * another. */
+fsdp_status fsdp__train_print_lines(const fsdp_train_config *before, const fsdp_train_config *after,
+                                    const char *const *also, FILE *out);
 
 /* Checks what parallelism.strategy excludes. The degrees fit the ranks already, except where nothing is sharded. */
 fsdp_status fsdp__train_check_strategy(const fsdp_train_config *config, int world_size);

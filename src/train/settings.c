@@ -104,3 +104,24 @@ fsdp_status fsdp__train_config_difference(const fsdp_train_config *there, const 
     }
     return FSDP_OK;
 }
+
+fsdp_status fsdp__train_print_lines(const fsdp_train_config *before, const fsdp_train_config *after,
+                                    const char *const *also, FILE *out)
+{
+    const char *section = "";
+
+    for (int i = 0; i < fsdp__train_keys.count; i++) {
+        const fsdp__key *key = &fsdp__train_keys.keys[i];
+        FSDP__FREED char *was = value_of(before, key);
+        FSDP__FREED char *is = value_of(after, key);
+
+        FSDP__TRY_NEW(was && is);
+        if (strcmp(was, is) == 0 && !is_listed(key, also))
+            continue;
+        if (strcmp(section, key->section) != 0)
+            fprintf(out, "  %s:\n", key->section);
+        section = key->section;
+        fprintf(out, "    %s: %s\n", key->name, *is ? is : fsdp__key_is_list(key) ? "[]" : "null");
+    }
+    return FSDP_OK;
+}

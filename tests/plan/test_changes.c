@@ -50,6 +50,7 @@ static void check_figures(const char *keys, const fsdp__plan_options *options, c
             CHECK_OK(fsdp_train_config_set(config, c->settings[k].key, c->settings[k].value));
         CHECK_OK(fsdp__plan_make(config, options, &plan));
         CHECK_EQ(plan->peak.total, c->after.bytes);
+        CHECK_EQ(fsdp__needed_bytes(&plan->e->step), c->after.needed);
         CHECK_NEAR(plan->time.step, c->after.seconds, 1e-12);
         CHECK_EQ(c->before.bytes, i > 0 ? changes->items[i - 1].after.bytes : changes->first.bytes);
         fsdp__plan_free(plan);
@@ -105,7 +106,7 @@ TEST(what_is_computed_twice_with_room_enough_is_computed_once)
 {
     const fsdp__plan_options options = {.world_size = 2, .machines = 1};
     fsdp__changes with_room = find("activation_checkpoint.mode=full", &options, 1e12);
-    fsdp__changes without = find("activation_checkpoint.mode=full", &options, (double)with_room.first.bytes);
+    fsdp__changes without = find("activation_checkpoint.mode=full", &options, (double)with_room.first.needed);
 
     CHECK(change_of(&with_room, "activation_checkpoint.mode", "none"));
     CHECK(!change_of(&without, "activation_checkpoint.mode", "none"));
@@ -118,7 +119,7 @@ TEST(what_does_not_fit_is_made_to_fit_first)
     fsdp__changes none = find("", &options, 1024);
     char *text = print(&none);
 
-    CHECK((double)some.first.bytes > some.room && (double)some.last.bytes <= some.room);
+    CHECK((double)some.first.needed > some.room && (double)some.last.needed <= some.room);
     CHECK(some.items[0].after.bytes < some.items[0].before.bytes);
     CHECK_CONTAINS(text, "No change makes it fit");
 }
