@@ -277,21 +277,66 @@ bool fsdp__start_knows(const json_t *line)
            json_is_number(json_object_get(line, "validation")) || json_is_number(json_object_get(line, "warning"));
 }
 
-/* Checks that the numbers of a line that are counted by are such as a run writes. */
+#define MOST_STEPS 1e15
+#define MOST_RANKS (1 << 24)
+
+/* Checks that numbers that are counted by, and amounts, are such as a run writes. */
 static fsdp_status check_ranges(const json_t *line)
 {
     static const struct {
         const char *key;
         double least, most;
-    } ranges[] = {{"world_size", 1, 1 << 24}, {"machines", 1, 1 << 24}, {"parameters", 0, 1e18}, {"steps", 0, 1e15},
-                  {"resumed_from", 0, 1e15},  {"step", 0, 1e15},        {"validation", 0, 1e15}, {"warning", 0, 1e15}};
+    } ranges[] = {{"world_size", 1, MOST_RANKS},
+                  {"machines", 1, MOST_RANKS},
+                  {"parameters", 0, 1e18},
+                  {"steps", 0, MOST_STEPS},
+                  {"resumed_from", 0, MOST_STEPS},
+                  {"step", 0, MOST_STEPS},
+                  {"validation", 0, MOST_STEPS},
+                  {"warning", 0, MOST_STEPS},
+                  {"grad_norm", 0, INFINITY},
+                  {"lr", 0, INFINITY},
+                  {"epoch", 0, MOST_STEPS},
+                  {"tokens", 0, 1e18},
+                  {"skipped", 0, MOST_STEPS},
+                  {"loss_scale", 0, INFINITY},
+                  {"mfu", 0, INFINITY},
+                  {"tokens_per_second", 0, 1e18},
+                  {"step_ms", 0, 1e15},
+                  {"ms", 0, 1e15},
+                  {"gather_ms", 0, 1e15},
+                  {"reduce_ms", 0, 1e15},
+                  {"answer_tokens", 0, 1e18},
+                  {"padded_tokens_per_second", 0, 1e18},
+                  {"memory_live_bytes", 0, 1e18},
+                  {"memory_peak_bytes", 0, 1e18},
+                  {"bytes_sent", 0, 1e18},
+                  {"network_sent", 0, 1e18},
+                  {"network_received", 0, 1e18},
+                  {"device_bytes", 0, 1e18}};
 
     for (size_t i = 0; i < FSDP__COUNT_OF(ranges); i++) {
         const json_t *value = json_object_get(line, ranges[i].key);
         double number = json_number_value(value);
 
+        if (value && !json_is_number(value) && !json_is_null(value))
+            return FSDP_FAIL(FSDP_FORMAT, "'%s' is no number: no run has written it", ranges[i].key);
         if (json_is_number(value) && !(number >= ranges[i].least && number <= ranges[i].most))
             return FSDP_FAIL(FSDP_FORMAT, "'%s' is %.15g, which no run has written", ranges[i].key, number);
+    }
+    return FSDP_OK;
+}
+
+/* Checks that what a header says in words is text. */
+static fsdp_status check_words(const json_t *header)
+{
+    static const char *const keys[] = {"started", "model", "device", "version", "id", "continues"};
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(keys); i++) {
+        const json_t *value = json_object_get(header, keys[i]);
+
+        if (value && !json_is_string(value) && !json_is_null(value))
+            return FSDP_FAIL(FSDP_FORMAT, "'%s' is no text: no run has written it", keys[i]);
     }
     return FSDP_OK;
 }
@@ -303,8 +348,10 @@ fsdp_status fsdp__starts_add(fsdp__starts *all, const json_t *line, int64_t numb
     fsdp__start *start;
 
     FSDP_TRY(check_ranges(line));
-    if (json_object_get(line, "run"))
+    if (json_object_get(line, "run")) {
+        FSDP_TRY(check_words(line));
         return add_header(all, line, number);
+    }
     whose = find(all, id_of(line));
     if (whose == ABSENT) {
         FSDP_TRY(begin(all, line, number));

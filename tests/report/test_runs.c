@@ -290,6 +290,24 @@ TEST(damaged_lines_amid_others_are_left_out_and_named)
     check_left_out(HEADER LINE("1") "{\"step\": 2, \"lo{\"run\": \"2\", \"resumed_from\": 1}\n" LINE("2"), NULL, 2);
     check_left_out(HEADER LINE("1") "x\ny\nz\n", "line 3 is no JSON object; 1 more line is damaged", 1);
     check_left_out("{\"run\": \"1\", \"world_size\": -3}\n" LINE("1") LINE("2"), "line 1: 'world_size' is -3", 2);
+    check_left_out("{\"run\": \"1\", \"world_size\": \"four\"}\n" LINE("1") LINE("2"),
+                   "line 1: 'world_size' is no number", 2);
+    check_left_out("{\"run\": \"1\", \"started\": 2026}\n" LINE("1") LINE("2"), "line 1: 'started' is no text", 2);
+}
+
+TEST(amounts_below_nothing_are_damage)
+{
+    static const char *const keys[] = {"step_ms", "tokens_per_second", "gather_ms", "memory_peak_bytes", "mfu"};
+    char text[400], said[80];
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        snprintf(text, sizeof text, HEADER LINE("1") "{\"step\": 2, \"loss\": 5, \"%s\": -5}\n" LINE("3"), keys[i]);
+        snprintf(said, sizeof said, "line 3: '%s' is -5, which no run has written; all other lines were read", keys[i]);
+        check_left_out(text, said, 3);
+    }
+    check_left_out(HEADER LINE("1") "{\"step\": 2, \"loss\": -5, \"reward_margin\": -1, \"mfu\": null}\n", NULL, 2);
+    check_left_out(HEADER LINE("1") "{\"step\": 2, \"loss\": 5, \"step_ms\": \"long\"}\n" LINE("3"),
+                   "line 3: 'step_ms' is no number", 3);
 }
 
 /* Puts `count` bytes in the place of the loss's name of step 2. */
