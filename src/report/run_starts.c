@@ -1,6 +1,7 @@
 /* run_starts.c - starts of runs in one file: who wrote a line, and which of them are one run. */
 #include "report/run_starts.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -277,53 +278,50 @@ bool fsdp__start_knows(const json_t *line)
            json_is_number(json_object_get(line, "validation")) || json_is_number(json_object_get(line, "warning"));
 }
 
-#define MOST_STEPS 1e15
-#define MOST_RANKS (1 << 24)
+static fsdp_status check_range(const json_t *line, const char *key, double least, double most)
+{
+    const json_t *value = json_object_get(line, key);
+    double number = json_number_value(value);
+
+    if (value && !json_is_number(value) && !json_is_null(value))
+        return FSDP_FAIL(FSDP_FORMAT, "'%s' is no number: no run has written it", key);
+    return json_is_number(value) && !(number >= least && number <= most)
+               ? FSDP_FAIL(FSDP_FORMAT, "'%s' is %.15g, which no run has written", key, number)
+               : FSDP_OK;
+}
 
 /* Checks that numbers that are counted by, and amounts, are such as a run writes. */
 static fsdp_status check_ranges(const json_t *line)
 {
-    static const struct {
-        const char *key;
-        double least, most;
-    } ranges[] = {{"world_size", 1, MOST_RANKS},
-                  {"machines", 1, MOST_RANKS},
-                  {"parameters", 0, 1e18},
-                  {"steps", 0, MOST_STEPS},
-                  {"resumed_from", 0, MOST_STEPS},
-                  {"step", 0, MOST_STEPS},
-                  {"validation", 0, MOST_STEPS},
-                  {"warning", 0, MOST_STEPS},
-                  {"grad_norm", 0, INFINITY},
-                  {"lr", 0, INFINITY},
-                  {"epoch", 0, MOST_STEPS},
-                  {"tokens", 0, 1e18},
-                  {"skipped", 0, MOST_STEPS},
-                  {"loss_scale", 0, INFINITY},
-                  {"mfu", 0, INFINITY},
-                  {"tokens_per_second", 0, 1e18},
-                  {"step_ms", 0, 1e15},
-                  {"ms", 0, 1e15},
-                  {"gather_ms", 0, 1e15},
-                  {"reduce_ms", 0, 1e15},
-                  {"answer_tokens", 0, 1e18},
-                  {"padded_tokens_per_second", 0, 1e18},
-                  {"memory_live_bytes", 0, 1e18},
-                  {"memory_peak_bytes", 0, 1e18},
-                  {"bytes_sent", 0, 1e18},
-                  {"network_sent", 0, 1e18},
-                  {"network_received", 0, 1e18},
-                  {"device_bytes", 0, 1e18}};
+    static const char *const ranks[] = {"world_size", "machines"};
+    static const char *const steps[] = {"steps", "resumed_from", "step", "validation", "warning"};
+    static const char *const amounts[] = {"parameters",
+                                          "device_bytes",
+                                          "grad_norm",
+                                          "lr",
+                                          "epoch",
+                                          "tokens",
+                                          "skipped",
+                                          "loss_scale",
+                                          "mfu",
+                                          "tokens_per_second",
+                                          "step_ms",
+                                          "ms",
+                                          "gather_ms",
+                                          "reduce_ms",
+                                          "padded_tokens_per_second",
+                                          "memory_live_bytes",
+                                          "memory_peak_bytes",
+                                          "bytes_sent",
+                                          "network_sent",
+                                          "network_received"};
 
-    for (size_t i = 0; i < FSDP__COUNT_OF(ranges); i++) {
-        const json_t *value = json_object_get(line, ranges[i].key);
-        double number = json_number_value(value);
-
-        if (value && !json_is_number(value) && !json_is_null(value))
-            return FSDP_FAIL(FSDP_FORMAT, "'%s' is no number: no run has written it", ranges[i].key);
-        if (json_is_number(value) && !(number >= ranges[i].least && number <= ranges[i].most))
-            return FSDP_FAIL(FSDP_FORMAT, "'%s' is %.15g, which no run has written", ranges[i].key, number);
-    }
+    for (size_t i = 0; i < FSDP__COUNT_OF(ranks); i++)
+        FSDP_TRY(check_range(line, ranks[i], 1, 1 << 24));
+    for (size_t i = 0; i < FSDP__COUNT_OF(steps); i++)
+        FSDP_TRY(check_range(line, steps[i], 0, 1e15));
+    for (size_t i = 0; i < FSDP__COUNT_OF(amounts); i++)
+        FSDP_TRY(check_range(line, amounts[i], 0, DBL_MAX));
     return FSDP_OK;
 }
 
