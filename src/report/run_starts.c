@@ -330,12 +330,9 @@ static fsdp_status check_words(const json_t *header)
 {
     static const char *const keys[] = {"started", "model", "device", "version", "id", "continues"};
 
-    for (size_t i = 0; i < FSDP__COUNT_OF(keys); i++) {
-        const json_t *value = json_object_get(header, keys[i]);
-
-        if (value && !json_is_string(value) && !json_is_null(value))
+    for (size_t i = 0; i < FSDP__COUNT_OF(keys); i++)
+        if (json_is_number(json_object_get(header, keys[i])))
             return FSDP_FAIL(FSDP_FORMAT, "'%s' is no text: no run has written it", keys[i]);
-    }
     return FSDP_OK;
 }
 
