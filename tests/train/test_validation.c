@@ -91,8 +91,8 @@ static void train(fsdp_context *context, void *arg)
     fsdp_train_run_free(run);
 }
 
-/* Numbers to the bit, and what a step sends. Buffers of DDP, whose broadcast is that of the next forward, may have been
- * sent by a validation. */
+/* Numbers to the bit, what a step sends, and what it has whole at a time. Buffers of DDP, whose broadcast is that of
+ * the next forward, may have been sent by a validation. */
 static void check_same_steps(const fixture *f)
 {
     for (int step = 0; step < STEPS; step++) {
@@ -107,6 +107,8 @@ static void check_same_steps(const fixture *f)
         CHECK_EQ(a->all_gather, b->all_gather);
         CHECK_EQ(a->reduce_scatter, b->reduce_scatter);
         CHECK_EQ(a->all_reduce, b->all_reduce);
+        CHECK_EQ(a->memory.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER],
+                 b->memory.peak_bytes[FSDP_MEMORY_UNSHARDED_PARAMETER]);
     }
     CHECK_BYTES(&f->weights[0], &f->weights[1], sizeof f->weights[0]);
 }
@@ -126,6 +128,8 @@ static const way ways[] = {
     {{{"parallelism.strategy", "zero2"}}, 1},
     {{{"parallelism.strategy", "zero3"}}, 1},
     {{{"parallelism.strategy", "hsdp"}, {"parallelism.data_parallel_replicate_degree", "2"}}, 4},
+    {{{"parallelism.strategy", "fsdp2"}, {"parallelism.wrap_policy", "root"}}, 1},
+    {{{"parallelism.strategy", "zero2"}, {"model.n_layers", "1"}}, 1},
     {{{"parallelism.strategy", "fsdp1"}, {"parallelism.fsdp1_forward_prefetch", "true"}}, 1},
     {{{"parallelism.strategy", "fsdp1"}, {"parallelism.fsdp1_strategy", "shard_grad_op"}}, 1},
     {{{"parallelism.strategy", "fsdp1"}, {"parallelism.fsdp1_use_orig_params", "true"}}, 1},

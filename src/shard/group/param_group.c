@@ -101,6 +101,17 @@ static fsdp_status take_memory(fsdp__param_group *group, fsdp__comm_context *com
     return fsdp__region_make(r->device, r->unsharded_bytes, FSDP_MEMORY_UNSHARDED_PARAMETER, &r->unsharded);
 }
 
+/* Gives the memory back. The root's is no spare: its next gather would take new memory beside that. */
+static void give_memory(fsdp__param_group *group, fsdp__comm_context *comm)
+{
+    fsdp__region *region = fsdp__take(&group->residence.unsharded);
+
+    if (group->of_root)
+        fsdp__region_unref(region);
+    else
+        fsdp__spares_give(&comm->spares, region);
+}
+
 /* Counts the unsharded parameters as gathered, in every residence, and gives their storages bytes. */
 static fsdp_status begin_unsharded(fsdp__param_group *group, fsdp__comm_context *comm)
 {
@@ -137,8 +148,7 @@ static void end_unsharded(fsdp__param_group *group, fsdp__comm_context *comm)
     if (r->kind == FSDP__RESIDENCE_COPY) {
         comm->spares.out -= !group->of_root;
         let_go_packed(group);
-        fsdp__spares_give(&comm->spares, r->unsharded);
-        r->unsharded = NULL;
+        give_memory(group, comm);
     } else if (!fsdp__residence_is_whole(r)) {
         fsdp__device_account(r->device, group->owner, FSDP_MEMORY_UNSHARDED_PARAMETER, -(int64_t)r->unsharded_bytes,
                              true);

@@ -113,12 +113,20 @@ fsdp_status fsdp_module_wait_unshard(fsdp_module *module)
     return each_group(state, is_not_requested) || !each_group(state, is_on_its_way) ? FSDP_OK : end_unshard(state);
 }
 
+static void drop_gather_memory(const fsdp__module_state *state)
+{
+    if (!state->root->forward_root && !state->root->in_backward)
+        fsdp__comm_context_drop_memory(state->comm);
+}
+
 fsdp_status fsdp_module_reshard(fsdp_module *module)
 {
     fsdp__module_state *state;
 
     FSDP_TRY(fsdp__method_state(module, &state));
     fsdp__module_state_give_up(state);
+    if (state->root->order_count == 0) /* no backward is to come, and the next forward would take memory beside that */
+        drop_gather_memory(state);
     return FSDP_OK;
 }
 
@@ -127,8 +135,7 @@ static fsdp_status reshard_for_good(void *unused, fsdp__module_state *state)
 {
     (void)unused;
     fsdp__module_state_give_up(state);
-    if (!state->root->forward_root && !state->root->in_backward)
-        fsdp__comm_context_drop_memory(state->comm);
+    drop_gather_memory(state);
     return FSDP_OK;
 }
 
