@@ -204,5 +204,5 @@ void fsdp_train_run_free(fsdp_train_run *run)
     fsdp_lora_options_free(run->lora);
     fsdp_module_unref(run->model);
     fsdp__parallel_meshes_release(&run->meshes);
-    FSDP__FREE_ALL(run->losses, run->lr_scales, run);
+    FSDP__FREE_ALL(run->dry_positions, run->losses, run->lr_scales, run);
 }

@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/context.h"
 #include "base/text.h"
+#include "data/packing.h"
 #include "device/dry.h"
 #include "fsdp/comm.h"
 #include "train/run_config.h"
@@ -25,6 +26,33 @@ static fsdp_status check_split(const fsdp_train_run *run)
                      "a machine's processors do: leave it out, or set training.device to cuda");
 }
 
+/* Finds out whether the data are rows, as far as they are there: their losses are weighed. */
+static bool has_rows(const fsdp_train_config *c)
+{
+    bool rows = fsdp__train_is_dpo(c) || fsdp__text_is_rows(c, c->data.paths, c->data.path_count);
+
+    for (int64_t i = 0; i < c->data.mixture_count && !rows; i++)
+        rows = fsdp__text_is_rows(c, &c->data.mixture[i].path, 1);
+    return rows;
+}
+
+/* Takes the data's place. Windows that may have several rows tell positions: here each window has a single one, as
+ * long as it can be. */
+static fsdp_status stand_for_data(fsdp_train_run *run)
+{
+    const fsdp_train_config *c = run->config;
+    int64_t numel = c->training.local_batch_size * c->training.seq_len;
+    int64_t longest = run->model_config.max_seq_len > 0 ? run->model_config.max_seq_len : c->training.seq_len;
+
+    run->has_rows = has_rows(c);
+    if (!run->has_rows || (c->data.packing == FSDP_PACKING_PAD && !fsdp__train_is_dpo(c)))
+        return FSDP_OK;
+    FSDP__TRY_NEW(run->dry_positions = fsdp__calloc((size_t)numel, sizeof *run->dry_positions));
+    for (int64_t i = 0; i < numel; i++)
+        run->dry_positions[i] = (int32_t)(i % c->training.seq_len % longest);
+    return FSDP_OK;
+}
+
 static fsdp_status build(fsdp_train_run *run)
 {
     int ranks = fsdp_context_world_size(run->context);
@@ -42,6 +70,7 @@ static fsdp_status build(fsdp_train_run *run)
         FSDP_TRY(fsdp__train_check_model(run->config, &run->model_config));
     }
     FSDP_TRY(fsdp__train_count_batches(run));
+    FSDP_TRY(stand_for_data(run));
     FSDP_TRY(fsdp__train_read_schedule(run));
     FSDP_TRY(fsdp__train_read_adapter(run));
     FSDP_TRY(fsdp__train_make_model(run));

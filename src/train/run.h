@@ -163,8 +163,9 @@ struct fsdp_train_run {
     bool has_rows;             /* some source has rows: a step's loss is the mean over all its answers */
     fsdp__data_digest *digest; /* of all data; NULL: nobody needs it */
     fsdp__validation validation;
-    fsdp_loader *loader; /* NULL in a dry run: tokens are zero */
-    fsdp__load load;     /* of the step, on all ranks */
+    fsdp_loader *loader;    /* NULL in a dry run: tokens are zero */
+    int32_t *dry_positions; /* of a microbatch of a dry run, if its windows would tell some; otherwise NULL */
+    fsdp__load load;        /* of the step, on all ranks */
     fsdp__parallel_meshes meshes;
     fsdp_module *model;
     fsdp_lora_options *lora; /* of the adapter that is trained; NULL: all of the model is */

@@ -191,5 +191,7 @@ void fsdp__train_tell_rows(const fsdp_train_run *run, const fsdp__run_source *so
  * rows. Only rank 0 logs warnings and news. */
 fsdp_status fsdp__text_open(fsdp_train_run *run, const char *key, char *const *paths, int64_t count,
                             fsdp__open_data *out);
+/* Returns whether a run would get rows from these files. Those that are not there, or cannot be read, have none. */
+bool fsdp__text_is_rows(const fsdp_train_config *config, char *const *paths, int64_t count);
 /* Returns the folder of the tokenizer that goes along with the model to checkpoints and exports; NULL: none does. */
 const char *fsdp__text_tokenizer_folder(const fsdp_train_run *run);

@@ -99,7 +99,7 @@ static fsdp_status microbatch(fsdp_train_run *run, int64_t number, uint64_t draw
     const fsdp_train_config *config = run->config;
     double *value = &run->losses[number];
     fsdp_status status = FSDP_OK;
-    fsdp_batch batch = {0};
+    fsdp_batch batch = {.positions = run->dry_positions};
     fsdp_tensor *loss;
 
     if (run->loader)
@@ -196,7 +196,8 @@ static fsdp_status look_ahead(fsdp_train_run *run)
     int64_t began_ns = fsdp__clock_ns();
 
     run->load = (fsdp__load){.tokens = run->sequences * run->config->training.seq_len};
-    if (!run->has_rows)
+    run->load.answers = run->loader ? 0 : run->load.tokens;
+    if (!run->has_rows || !run->loader)
         return FSDP_OK;
     FSDP_TRY(fsdp__loader_look_ahead(run->loader, run->sequences, &run->load));
     run->data_ns += fsdp__clock_ns() - began_ns;

@@ -299,19 +299,28 @@ static fsdp_status note_talk_of_rows(fsdp_train_run *run, const char *key)
     return status;
 }
 
+/* Finds out what conversations the files are, if the config lets them be some. */
+static fsdp_status look_at_rows(const fsdp_train_config *c, char *const *paths, int64_t count, fsdp_chat_kind *out)
+{
+    bool held;
+    fsdp_status status;
+
+    *out = FSDP_CHAT_NONE;
+    if (c->data.field || c->data.format == FSDP_TRAIN_TEXT || fsdp__inputs_are_bytes(c))
+        return FSDP_OK;
+    held = fsdp_hold_error(true);
+    status = fsdp__conversations_kind((const char *const *)paths, count, out);
+    fsdp_release_error(held);
+    return status;
+}
+
 /* Finds out whether the files are conversations. Where they cannot be read, what opens them tells why. Conversations
  * are never learned as bytes unless that was said. */
 static fsdp_status find_kind(const fsdp_train_run *run, text_files *files)
 {
     const fsdp_train_config *c = run->config;
-    bool held;
-    fsdp_status status;
+    fsdp_status status = look_at_rows(c, files->paths, files->count, &files->kind);
 
-    if (c->data.field || c->data.format == FSDP_TRAIN_TEXT || fsdp__inputs_are_bytes(c))
-        return FSDP_OK;
-    held = fsdp_hold_error(true);
-    status = fsdp__conversations_kind((const char *const *)files->paths, files->count, &files->kind);
-    fsdp_release_error(held);
     if (status == FSDP_NO_MEMORY)
         return FSDP_FAIL(status, "%s: no memory to look at '%s'", files->key, files->paths[0]);
     if (status != FSDP_OK || files->kind == FSDP_CHAT_NONE || run->tokenizer)
@@ -352,4 +361,18 @@ fsdp_status fsdp__text_open(fsdp_train_run *run, const char *key, char *const *p
             "%s has %lld files of text, for the tokenizer of '%s', and %lld files of tokens: name only one kind", key,
             (long long)text, run->tokenizer, (long long)tokens);
     return text > 0 && run->tokenizer ? open_text(run, &files, out) : open_files(run, key, paths, count, &out->tokens);
+}
+
+bool fsdp__text_is_rows(const fsdp_train_config *config, char *const *paths, int64_t count)
+{
+    fsdp_chat_kind kind = FSDP_CHAT_NONE;
+    bool are = false, held;
+
+    if (count < 1)
+        return false;
+    held = fsdp_hold_error(true);
+    if (count == 1)
+        (void)fsdp__rows_are_at(paths[0], &are);
+    fsdp_release_error(held);
+    return are || (look_at_rows(config, paths, count, &kind) == FSDP_OK && kind != FSDP_CHAT_NONE);
 }

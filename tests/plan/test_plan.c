@@ -1,11 +1,14 @@
 /* A plan's memory is what a run will have: the peak of real ranks' ledgers, to the byte, and what it is made of. */
 #include "plan/plan.h"
 #include "plan/show_plan.h"
+#include "support/chat_folder.h"
 #include "support/ranks.h"
 #include "train/config.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static fsdp__plan *plan_of(const fsdp_train_config *config, int world, int machines, const fsdp__prices *prices)
 {
@@ -131,6 +134,51 @@ TEST(the_peak_of_a_gpu_is_that_of_a_real_run)
         hold(i == 0 ? 8 : ways[i].world, ways[i].keys);
         unsetenv("FSDP_FAKECUDA_DEVICES");
     }
+}
+
+/* Makes the keys of a run on 40 rows, conversations or pairs, in `directory`. */
+static char *keys_of_rows(const char *directory, bool pairs, const char *keys)
+{
+    char *data = test_path(directory, "rows.jsonl"), *folder = test_path(directory, "tokenizer"), *text = NULL;
+    FILE *file = CHECK_PTR(fopen(data, "w"));
+
+    CHECK(mkdir(folder, 0700) == 0 || access(folder, R_OK) == 0);
+    chat_folder_write(folder, chat_template_marked);
+    for (int i = 0; i < 40; i++)
+        fprintf(file,
+                pairs ? "{\"prompt\": \"%d\", \"chosen\": \" up %d\", \"rejected\": \" down\"}\n"
+                      : "{\"messages\": [{\"role\": \"user\", \"content\": \"%d\"}, "
+                        "{\"role\": \"assistant\", \"content\": \"%d\"}]}\n",
+                i, i + 1);
+    fclose(file);
+    CHECK(asprintf(&text, "data.path=%s data.tokenizer=%s data.cache=%s model.vocab_size=259 training.seq_len=48 %s",
+                   data, folder, directory, keys) > 0);
+    return test_own(text, free);
+}
+
+TEST(the_peak_on_conversations_and_pairs_is_that_of_a_real_run)
+{
+    static const struct {
+        int world;
+        bool pairs;
+        const char *keys;
+    } ways[] = {
+        {1, false, "training.global_batch_size=4"},
+        {3, false, "parallelism.strategy=fsdp1 training.mixed_precision_param=bfloat16"},
+        {2, false, "data.packing=false parallelism.strategy=ddp"},
+        {2, false, "data.packing=best_fit parallelism.context_parallel_degree=2"},
+        {1, true, "training.objective=dpo training.global_batch_size=4"},
+        {2, true, "training.objective=dpo activation_checkpoint.mode=full"},
+        {2, true, "training.objective=dpo model.n_kv_heads=2 parallelism.tensor_parallel_degree=2"},
+    };
+
+    for (size_t i = 0; i < FSDP__COUNT_OF(ways); i += test_long() ? 1 : 2)
+        for (int gpu = 0; gpu <= (test_has_gpu() && i % 4 == 0); gpu++) {
+            char *keys = keys_of_rows(test_directory(), ways[i].pairs, ways[i].keys), more[1000];
+
+            snprintf(more, sizeof more, "%s%s", keys, gpu ? " training.device=cuda" : "");
+            hold(ways[i].world, more);
+        }
 }
 
 /* Hybrid reductions over a network have a stream of their own, and what they hold is counted, too. */

@@ -3,8 +3,8 @@
  * Where the device's stream runs behind the host, a group that has been resharded may still be read while the next
  * gather is to run. So that gather gets other memory as long as at most two groups besides the root have some. The
  * third waits for the last reader of the first, and takes its memory. If the groups differ in size it gets new memory
- * instead, and waits for everything that the device's stream has been given. The root's
- * memory goes back to the device at once. If the device's stream is inline, all memory does. */
+ * instead, and waits for everything that the device's stream has been given. The root's memory goes back to the device
+ * at once; if the device's stream is inline, all memory does. */
 #pragma once
 
 #include "shard/group/region.h"
