@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "cli/cli.h"
+#include "explain/explain.h"
 #include "fsdp/hub.h"
 #include "train/run_config.h"
 #include "train/strategy_word.h"
@@ -81,7 +82,7 @@ static fsdp_status set_microbatches(const fsdp__on_paper *p)
 
     if (!p->microbatches)
         return FSDP_OK;
-    FSDP_TRY(fsdp__args_integer("--microbatches", p->microbatches, 1, 1 << 16, &count));
+    FSDP_TRY(fsdp__args_integer("--microbatches", p->microbatches, 1, FSDP__MICROBATCHES_MOST, &count));
     p->config->training.global_batch_size =
         count * p->config->training.local_batch_size * fsdp__train_data_ranks(p->config, (int)p->world_size);
     return FSDP_OK;

@@ -24,6 +24,9 @@ typedef struct recorder {
     const fsdp_train_run *run;
     fsdp_comm_stats comm; /* at the previous event, without the team's */
     int64_t flops, charged;
+    int64_t forwards;
+    fsdp_explained_unit *began; /* the units, as they were when the microbatch began that stands for others */
+    int64_t began_flops;
     fsdp_status status;
 } recorder;
 
@@ -202,11 +205,46 @@ static void add_event(recorder *r, const fsdp__module_state *state, fsdp_shard_e
         r->phase = FSDP_PHASE_OPTIMIZER;
 }
 
+/* Adds to a counter, of the microbatch that stands for those that are passed over, what they bring. */
+#define PASS_OVER(r, now, began) ((now) += (r)->run->passed_over * ((now) - (began)))
+
+/* Counts what was passed over for each unit and for the step. */
+static void pass_over(recorder *r)
+{
+    int64_t flops = r->flops;
+
+    for (int64_t i = 0; i < r->e->unit_count; i++) {
+        fsdp_explained_unit *u = unit_of(r, i);
+
+        PASS_OVER(r, u->gathers, r->began[i].gathers);
+        PASS_OVER(r, u->gathered_bytes, r->began[i].gathered_bytes);
+        PASS_OVER(r, u->reductions, r->began[i].reductions);
+        PASS_OVER(r, u->reduced_bytes, r->began[i].reduced_bytes);
+        u->flops += (double)r->run->passed_over * (u->flops - r->began[i].flops);
+    }
+    PASS_OVER(r, r->flops, r->began_flops);
+    r->charged += r->flops - flops;
+    r->microbatch += r->run->passed_over;
+}
+
+static void see_stage(recorder *r, const fsdp__probe_event *e)
+{
+    fsdp__alike at = fsdp__alike_at(r->run, e, &r->forwards);
+
+    if (at == FSDP__ALIKE_BEGINS) {
+        memcpy(r->began, r->e->units, (size_t)r->e->unit_count * sizeof *r->began);
+        r->began_flops = r->flops;
+    } else if (at == FSDP__ALIKE_ENDS)
+        pass_over(r);
+}
+
 static fsdp_status see(void *arg, fsdp__probe_event *e)
 {
     recorder *r = arg;
 
-    if (e->point == FSDP__POINT_SHARD_CHANGED)
+    if (e->point == FSDP__POINT_STAGE_BEGUN)
+        see_stage(r, e);
+    else if (e->point == FSDP__POINT_SHARD_CHANGED)
         add_event(r, e->object, (fsdp_shard_event)e->kind);
     else
         add_flops(r->device, e, &r->flops);
@@ -222,59 +260,93 @@ fsdp_status fsdp__settle_steps(fsdp_train_run *run)
     return FSDP_OK;
 }
 
-typedef struct products {
-    const fsdp_device *device;
-    int64_t flops;
-} products;
-
-static fsdp_status count_product(void *arg, fsdp__probe_event *e)
+fsdp__alike fsdp__alike_at(const fsdp_train_run *run, const fsdp__probe_event *e, int64_t *forwards)
 {
-    products *p = arg;
+    int64_t before;
 
-    add_flops(p->device, e, &p->flops);
+    if (run->passed_over == 0 || strcmp(e->name, "forward") != 0)
+        return FSDP__ALIKE_ELSEWHERE;
+    before = (*forwards)++;
+    return before == FSDP__MICROBATCHES_TAKEN - 1 ? FSDP__ALIKE_BEGINS
+           : before == FSDP__MICROBATCHES_TAKEN   ? FSDP__ALIKE_ENDS
+                                                  : FSDP__ALIKE_ELSEWHERE;
+}
+
+/* What counters show at one time. */
+typedef struct counters {
+    fsdp_comm_stats comm, team;
+    int64_t flops;
+} counters;
+
+typedef struct counting {
+    const fsdp_train_run *run;
+    int64_t forwards;
+    counters now, begins, ends; /* begins, ends: of the microbatch that stands for others */
+} counting;
+
+static void read_counters(counting *c)
+{
+    fsdp_context_comm_stats(c->run->context, &c->now.comm);
+    fsdp__team_stats(c->run, &c->now.team);
+}
+
+static fsdp_status hear_count(void *arg, fsdp__probe_event *e)
+{
+    counting *c = arg;
+    fsdp__alike at = FSDP__ALIKE_ELSEWHERE;
+
+    if (e->point == FSDP__POINT_KERNEL_ISSUED)
+        add_flops(c->run->device, e, &c->now.flops);
+    else
+        at = fsdp__alike_at(c->run, e, &c->forwards);
+    if (at == FSDP__ALIKE_ELSEWHERE)
+        return FSDP_OK;
+    read_counters(c);
+    *(at == FSDP__ALIKE_BEGINS ? &c->begins : &c->ends) = c->now;
     return FSDP_OK;
 }
 
-/* Runs a step, and counts the operations of its products. */
-static fsdp_status step(fsdp_train_run *run, double *flops)
+/* Runs a step, and counts. */
+static fsdp_status step(counting *c)
 {
-    products p = {.device = run->device};
-    fsdp__subscriber *counter =
-        fsdp__context_subscribe(run->context, FSDP__POINT_BIT(FSDP__POINT_KERNEL_ISSUED), count_product, &p);
-    fsdp_status status = counter ? fsdp_train_step(run, NULL) : FSDP_NO_MEMORY;
+    uint64_t heard = FSDP__POINT_BIT(FSDP__POINT_KERNEL_ISSUED) | FSDP__POINT_BIT(FSDP__POINT_STAGE_BEGUN);
+    fsdp__subscriber *counter = fsdp__context_subscribe(c->run->context, heard, hear_count, c);
+    fsdp_status status = counter ? fsdp_train_step((fsdp_train_run *)(uintptr_t)c->run, NULL) : FSDP_NO_MEMORY;
 
     fsdp__unsubscribe(counter);
-    *flops = (double)p.flops;
+    read_counters(c);
     return status;
 }
 
 /* Measures a step. What fsdp_train_step itself resets and adds up is the same as in a run. */
 static fsdp_status measure(fsdp_train_run *run, fsdp_explained_step *out)
 {
+    counting c = {.run = run};
+    counters before;
     fsdp_memory_stats memory;
-    fsdp_comm_stats before, after, team_before, team_after;
 
     fsdp_device_memory(run->device, &memory);
-    fsdp_context_comm_stats(run->context, &before);
-    fsdp__team_stats(run, &team_before);
+    read_counters(&c);
+    before = c.now;
     memcpy(out->live_bytes, memory.live_bytes, sizeof out->live_bytes);
-    FSDP_TRY(step(run, &out->flops));
+    FSDP_TRY(step(&c));
     fsdp_device_memory(run->device, &memory);
-    fsdp_context_comm_stats(run->context, &after);
-    fsdp__team_stats(run, &team_after);
     memcpy(out->peak_bytes, memory.peak_bytes, sizeof out->peak_bytes);
     out->peak_total_bytes = memory.peak_without_workspace_bytes;
     out->peak_with_workspace_bytes = memory.peak_total_bytes;
     out->reserved_bytes = fsdp__device_host_access(run->device) ? 0 : memory.reserved_bytes;
+#define COUNTED(field) (c.now.field - before.field + run->passed_over * (c.ends.field - c.begins.field))
+    out->flops = (double)COUNTED(flops);
     for (int kind = 0; kind < FSDP_COLLECTIVES; kind++) {
-        out->calls[kind] = after.calls[kind] - before.calls[kind];
-        out->bytes_sent[kind] = after.bytes_sent[kind] - before.bytes_sent[kind];
-        out->team_calls[kind] = team_after.calls[kind] - team_before.calls[kind];
-        out->team_bytes_sent[kind] = team_after.bytes_sent[kind] - team_before.bytes_sent[kind];
-        out->network.sent[kind] = after.network_sent[kind] - before.network_sent[kind];
-        out->network.received[kind] = after.network_received[kind] - before.network_received[kind];
-        out->network.messages[kind] = after.network_messages[kind] - before.network_messages[kind];
+        out->calls[kind] = COUNTED(comm.calls[kind]);
+        out->bytes_sent[kind] = COUNTED(comm.bytes_sent[kind]);
+        out->team_calls[kind] = COUNTED(team.calls[kind]);
+        out->team_bytes_sent[kind] = COUNTED(team.bytes_sent[kind]);
+        out->network.sent[kind] = COUNTED(comm.network_sent[kind]);
+        out->network.received[kind] = COUNTED(comm.network_received[kind]);
+        out->network.messages[kind] = COUNTED(comm.network_messages[kind]);
     }
+#undef COUNTED
     return FSDP_OK;
 }
 
@@ -301,7 +373,8 @@ static fsdp_status open_recorder(recorder *r, fsdp_train_run *run)
     r->states = fsdp__calloc(units, sizeof(fsdp__module_state *));
     r->life_capacity = fsdp__calloc(units, sizeof *r->life_capacity);
     r->open = fsdp__calloc(units, sizeof *r->open);
-    FSDP__TRY_NEW(r->states && r->life_capacity && r->open);
+    r->began = fsdp__calloc(units, sizeof *r->began);
+    FSDP__TRY_NEW(r->states && r->life_capacity && r->open && r->began);
     FSDP_TRY(fsdp__module_walk(run->model, add_module, r));
     r->open_count = 0;
     count_units(r, &r->comm);
@@ -315,8 +388,11 @@ fsdp_status fsdp__record_step(fsdp_train_run *run, fsdp_explanation *e)
     fsdp_status status;
 
     FSDP_TRY_GOTO(status, open_recorder(&r, run), out);
-    subscriber = fsdp__context_subscribe(
-        run->context, FSDP__POINT_BIT(FSDP__POINT_SHARD_CHANGED) | FSDP__POINT_BIT(FSDP__POINT_KERNEL_ISSUED), see, &r);
+    subscriber = fsdp__context_subscribe(run->context,
+                                         FSDP__POINT_BIT(FSDP__POINT_SHARD_CHANGED) |
+                                             FSDP__POINT_BIT(FSDP__POINT_KERNEL_ISSUED) |
+                                             FSDP__POINT_BIT(FSDP__POINT_STAGE_BEGUN),
+                                         see, &r);
     FSDP_TRY_GOTO(status, subscriber ? measure(run, &e->step) : FSDP_NO_MEMORY, out);
     for (int64_t i = 0; i < e->unit_count; i++)
         end_life(&r, i, r.event_count);
@@ -325,6 +401,6 @@ fsdp_status fsdp__record_step(fsdp_train_run *run, fsdp_explanation *e)
     status = r.status;
 out:
     fsdp__unsubscribe(subscriber);
-    FSDP__FREE_ALL(r.states, r.life_capacity, r.open);
+    FSDP__FREE_ALL(r.states, r.life_capacity, r.open, r.began);
     return status;
 }

@@ -2,6 +2,8 @@
 #include "explain/explain.h"
 
 #include "base/alloc.h"
+#include "base/compiler.h"
+#include "base/text.h"
 #include "train/run_config.h"
 
 fsdp_module *fsdp__explain_build(const fsdp__explain_source *source, fsdp_context *context)
@@ -18,6 +20,21 @@ fsdp_module *fsdp__explain_build(const fsdp__explain_source *source, fsdp_contex
     return fsdp_model_create(context, meta, &config);
 }
 
+/* Refuses more microbatches than a step on paper may have. */
+static fsdp_status check_microbatches(const fsdp__explain_source *source)
+{
+    int64_t global = source->config.training.global_batch_size, local = source->config.training.local_batch_size;
+    int64_t ranks = FSDP__MAX(fsdp__train_data_ranks(&source->config, source->world_size), 1);
+
+    if (global / ranks / local <= FSDP__MICROBATCHES_MOST)
+        return FSDP_OK;
+    return FSDP_FAIL(FSDP_INVALID,
+                     "training.global_batch_size %lld makes %lld microbatches of %lld sequence%s in a step: at most %d "
+                     "are counted: raise training.local_batch_size",
+                     (long long)global, (long long)(global / ranks / local), (long long)local, fsdp__plural(local),
+                     FSDP__MICROBATCHES_MOST);
+}
+
 fsdp_status fsdp__explain_open(const fsdp__explain_source *source, int rank, fsdp__explain_run *out)
 {
     const fsdp_explain_model *model = source->model;
@@ -29,12 +46,16 @@ fsdp_status fsdp__explain_open(const fsdp__explain_source *source, int rank, fsd
         out->own =
             (fsdp__train_own){.build = model->build, .loss = model->loss, .arg = model->arg, .policy = source->policy};
     out->own.schedule = source->schedule;
+    FSDP_TRY(check_microbatches(source));
     FSDP_TRY(fsdp_context_create_fake_machines(rank, source->machines, source->world_size / source->machines,
                                                source->one_level, &out->context));
     fsdp_context_set_log(out->context, FSDP_LOG_ERROR, NULL, NULL); /* warnings are for those who run it */
     status = fsdp__train_run_create_dry(out->context, &source->config, &out->own, &out->run);
-    if (status == FSDP_OK)
+    if (status == FSDP_OK) {
+        if (source->passes_over)
+            out->run->passed_over = FSDP__MAX(out->run->microbatches - FSDP__MICROBATCHES_TAKEN - 1, 0);
         return FSDP_OK;
+    }
     held = fsdp_hold_error(true);
     fsdp__explain_close(out);
     fsdp_release_error(held);

@@ -34,7 +34,22 @@ fsdp_status fsdp__measure_step(fsdp_train_run *run, fsdp_explained_step *out);
  * now. */
 fsdp_status fsdp__record_step(fsdp_train_run *run, fsdp_explanation *e);
 
+/* Where in a step the microbatch runs that stands for those that are passed over. */
+typedef enum fsdp__alike {
+    FSDP__ALIKE_ELSEWHERE,
+    FSDP__ALIKE_BEGINS,
+    FSDP__ALIKE_ENDS
+} fsdp__alike;
+
+/* Says whether an event (FSDP__POINT_STAGE_BEGUN) begins or ends it; `forwards` counts the step's forwards from 0 on.
+ * What comes in between counts run->passed_over times more. */
+fsdp__alike fsdp__alike_at(const fsdp_train_run *run, const fsdp__probe_event *e, int64_t *forwards);
+
 /* ---- dry_rank.c: the runs that are looked at ---- */
+
+enum {
+    FSDP__MICROBATCHES_MOST = 1 << 16 /* of a step on paper */
+};
 
 typedef struct fsdp__explain_source {
     const fsdp_explain_model *model;     /* NULL: the model of the config */
@@ -44,6 +59,7 @@ typedef struct fsdp__explain_source {
     /* numbers of ranks, of machines, and of ranks that are built: all, those of one machine, or one */
     int world_size, machines, built;
     bool one_level;
+    bool passes_over;                    /* microbatches that are alike are counted, and one of them is run */
     const fsdp_explain_options *options; /* for its progress callback; NULL: none */
 } fsdp__explain_source;
 

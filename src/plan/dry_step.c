@@ -37,8 +37,11 @@ typedef struct recorder {
     int64_t events; /* of the units, before the peak */
     fsdp__plan_peak peak;
     /* time */
+    const fsdp_train_run *run;
+    int64_t forwards;
     fsdp__timeline timeline;
-    fsdp_comm_stats comm; /* at the last call */
+    double began_all[FSDP__PLAN_PARTS], began_seen[FSDP__PLAN_PARTS]; /* of the microbatch that stands for others */
+    fsdp_comm_stats comm;                                             /* at the last call */
     int64_t computed_count, computed_capacity;
     fsdp_status status;
 } recorder;
@@ -200,9 +203,28 @@ static fsdp_status note_events(recorder *r)
 
 /* ---- what is heard ---- */
 
+/* Counts the time of microbatches that are passed over: each takes as long as the one before them. */
+static void hear_stage(recorder *r, const fsdp__probe_event *e)
+{
+    fsdp__timeline *t = &r->timeline;
+    fsdp__alike at = fsdp__alike_at(r->run, e, &r->forwards);
+
+    if (at == FSDP__ALIKE_BEGINS) {
+        memcpy(r->began_all, t->all, sizeof t->all);
+        memcpy(r->began_seen, t->seen, sizeof t->seen);
+    } else if (at == FSDP__ALIKE_ENDS)
+        for (int part = 0; part < FSDP__PLAN_PARTS; part++) {
+            t->all[part] += (double)r->run->passed_over * (t->all[part] - r->began_all[part]);
+            t->seen[part] += (double)r->run->passed_over * (t->seen[part] - r->began_seen[part]);
+        }
+}
+
 static fsdp_status hear_time(recorder *r, const fsdp__probe_event *e)
 {
     switch (e->point) {
+    case FSDP__POINT_STAGE_BEGUN:
+        hear_stage(r, e);
+        return FSDP_OK;
     case FSDP__POINT_COLLECTIVE_DONE:
         if (e->kind < FSDP_COLLECTIVES)
             call(r, e);
@@ -295,14 +317,15 @@ static double share_of(const fsdp__prices *prices, const fsdp_train_config *conf
 
 fsdp_status fsdp__plan_record(fsdp__plan *plan, fsdp_train_run *run, const fsdp__plan_options *options)
 {
-    static const fsdp__point points[] = {FSDP__POINT_MEMORY_TAKEN,    FSDP__POINT_MEMORY_GIVEN_BACK,
-                                         FSDP__POINT_KERNEL_ISSUED,   FSDP__POINT_SHARD_CHANGED,
-                                         FSDP__POINT_COLLECTIVE_DONE, FSDP__POINT_COPY_ISSUED,
-                                         FSDP__POINT_EVENT_RECORDED,  FSDP__POINT_EVENT_AWAITED,
-                                         FSDP__POINT_EVENT_REACHED,   FSDP__POINT_STREAM_REACHED};
+    static const fsdp__point points[] = {
+        FSDP__POINT_MEMORY_TAKEN,   FSDP__POINT_MEMORY_GIVEN_BACK, FSDP__POINT_KERNEL_ISSUED,
+        FSDP__POINT_SHARD_CHANGED,  FSDP__POINT_COLLECTIVE_DONE,   FSDP__POINT_COPY_ISSUED,
+        FSDP__POINT_EVENT_RECORDED, FSDP__POINT_EVENT_AWAITED,     FSDP__POINT_EVENT_REACHED,
+        FSDP__POINT_STREAM_REACHED, FSDP__POINT_STAGE_BEGUN};
     recorder r = {.plan = plan,
                   .context = run->context,
                   .device = run->device,
+                  .run = run,
                   .prices = options->prices,
                   .machine_ranks = options->world_size / options->machines};
     fsdp__subscriber *subscriber;

@@ -119,6 +119,7 @@ static fsdp_status make(const fsdp_train_config *config, const fsdp__plan_option
                                    .machines = options->machines,
                                    .one_level = options->one_level,
                                    .schedule = options->schedule,
+                                   .passes_over = !options->moments && !options->every_microbatch,
                                    .built = 1};
     fsdp_explanation *e = fsdp__calloc(1, sizeof *e);
 

@@ -74,6 +74,7 @@ typedef struct fsdp__plan_options {
     int world_size, machines;
     bool one_level;
     bool moments;                        /* keep what is live when */
+    bool every_microbatch;               /* run also those that are alike, as it is where moments are kept */
     bool rank_alone;                     /* leave out what its machine's other ranks send */
     const fsdp__prices *prices;          /* NULL: no time */
     const fsdp__comm_schedule *schedule; /* NULL: the config's */

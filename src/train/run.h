@@ -130,6 +130,10 @@ typedef struct fsdp__ahead {
     int64_t settled_ns; /* when the last one was */
 } fsdp__ahead;
 
+enum {
+    FSDP__MICROBATCHES_TAKEN = 3 /* before some may be passed over: from the second one on all but the last are alike */
+};
+
 struct fsdp_train_run {
     fsdp_context *context;
     char id[FSDP__RUN_ID];           /* random, the same on all ranks; "" in a dry run */
@@ -144,6 +148,7 @@ struct fsdp_train_run {
     fsdp_model_config model_config;
     int data_ranks, data_rank; /* teams (fsdp__train_team), each of which has data of its own; and this rank's */
     int64_t microbatches;      /* per step */
+    int64_t passed_over;       /* of these, in a dry run: those that are like number FSDP__MICROBATCHES_TAKEN */
     double *losses;      /* of this rank's microbatches in the last step, and behind them its fsdp__rank_times, and
                           * a hash of all batches so far (fsdp__note_batch) */
     int64_t sequences;   /* per step, on all ranks */

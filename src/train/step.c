@@ -253,6 +253,8 @@ static fsdp_status run_step(fsdp_train_run *run, fsdp_train_report *report)
         run->last_microbatch = micro == run->microbatches - 1;
         FSDP_TRY(set_sync(run, micro == run->microbatches - 1));
         FSDP_TRY(microbatch(run, micro, draws, &report->epoch));
+        if (micro == FSDP__MICROBATCHES_TAKEN - 1)
+            micro += run->passed_over;
     }
     FSDP_TRY(take_step(run, report, &stepped));
     if (!run->ahead.device) {
