@@ -112,6 +112,13 @@ static fsdp_status record(fsdp__plan *plan, const fsdp__explain_source *source, 
     return FSDP_OK;
 }
 
+/* Returns whether the microbatches of a step are alike. DDP's buckets that reduce in each of them need other memory in
+ * some of them. */
+static bool are_alike(const fsdp_train_config *config)
+{
+    return config->parallelism.strategy != FSDP_TRAIN_DDP || config->training.no_sync != 0;
+}
+
 static fsdp_status make(const fsdp_train_config *config, const fsdp__plan_options *options, fsdp__plan *plan)
 {
     fsdp__explain_source source = {.config = *config,
@@ -119,7 +126,7 @@ static fsdp_status make(const fsdp_train_config *config, const fsdp__plan_option
                                    .machines = options->machines,
                                    .one_level = options->one_level,
                                    .schedule = options->schedule,
-                                   .passes_over = !options->moments && !options->every_microbatch,
+                                   .passes_over = !options->moments && !options->every_microbatch && are_alike(config),
                                    .built = 1};
     fsdp_explanation *e = fsdp__calloc(1, sizeof *e);
 
