@@ -24,7 +24,8 @@ fsdp_module *fsdp__explain_build(const fsdp__explain_source *source, fsdp_contex
 static fsdp_status check_microbatches(const fsdp__explain_source *source)
 {
     int64_t global = source->config.training.global_batch_size, local = source->config.training.local_batch_size;
-    int64_t ranks = FSDP__MAX(fsdp__train_data_ranks(&source->config, source->world_size), 1);
+    int64_t data_ranks = fsdp__train_data_ranks(&source->config, source->world_size);
+    int64_t ranks = FSDP__MAX(data_ranks, 1);
 
     if (global / ranks / local <= FSDP__MICROBATCHES_MOST)
         return FSDP_OK;
