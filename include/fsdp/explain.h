@@ -47,7 +47,7 @@ typedef struct fsdp_explain_model {
 
 typedef struct fsdp_explain_options {
     int world_size; /* 0: 1; at most 1,048,576 */
-    int rank;       /* whose step is shown. Rank 0 has the most of everything */
+    int rank;       /* whose step is shown. Rank 0 has the most, except with parallelism.fsdp1_use_orig_params */
     bool sweep;     /* also explain other units and DDP as `variants`, if the config's other keys allow them */
     int machines;   /* the ranks are spread evenly over so many; 0: 1. With several, traffic between them is counted */
     bool one_level; /* ranks of a machine share no memory: FSDP_ONE_LEVEL=1 (docs/cluster.md) */

@@ -1,4 +1,5 @@
-/* plan.c - makes a plan: a dry run of rank 0, and of the other ranks of its machine where they send something. */
+/* plan.c - makes a plan: a dry run of the rank that has the most, and of the other ranks of its machine where they send
+ * something. */
 #include "plan/plan.h"
 
 #include "base/alloc.h"
@@ -7,7 +8,8 @@
 #include "train/run_config.h"
 
 enum {
-    MOST_NEIGHBOURS = 16 /* ranks of a machine that are counted one by one */
+    MOST_NEIGHBOURS = 16, /* ranks of a machine that are counted one by one */
+    MOST_SEARCHED = 64    /* ranks among which the one with the most is looked for */
 };
 
 /* ---- what crosses the network ---- */
@@ -57,12 +59,43 @@ static int64_t least_of(const fsdp_explanation *e)
     return (int64_t)(least + 2 * reduced / shards * (copies - 1) / copies);
 }
 
-/* Adds what the other ranks of the machine send and receive. Of a machine with many ranks each counts as rank 0 does.
- */
+static fsdp_status measure_rank(const fsdp__explain_source *source, int rank, fsdp_explained_step *out)
+{
+    FSDP__SCOPED(fsdp__explain_close) fsdp__explain_run run = {0};
+
+    FSDP_TRY(fsdp__explain_open(source, rank, &run));
+    return fsdp__measure_step(run.run, out);
+}
+
+/* Finds the rank that has the most. That is rank 0, unless each rank's part of a flat vector has its own parameters:
+ * then it depends on which they are. Copies of a part are alike. */
+static fsdp_status find_fullest(fsdp__plan *plan, const fsdp__explain_source *source)
+{
+    const fsdp_train_config *c = &source->config;
+    int ranks = source->world_size / (int)FSDP__MAX(c->parallelism.data_parallel_replicate_degree, 1);
+    size_t most = 0;
+
+    if (c->parallelism.strategy != FSDP_TRAIN_FSDP1 || c->parallelism.fsdp1_use_orig_params != 1)
+        return FSDP_OK;
+    plan->unsearched = ranks > MOST_SEARCHED;
+    for (int rank = 0; rank < ranks && !plan->unsearched; rank++) {
+        fsdp_explained_step step;
+
+        FSDP_TRY(measure_rank(source, rank, &step));
+        if (step.peak_total_bytes <= most)
+            continue;
+        most = step.peak_total_bytes;
+        plan->e->rank = rank;
+    }
+    return FSDP_OK;
+}
+
+/* Adds what the other ranks of the machine send and receive. Of a machine with many ranks each counts as the planned
+ * one does. */
 static fsdp_status count_machine(fsdp__plan *plan, const fsdp__explain_source *source)
 {
     const fsdp_explained_network *own = &plan->e->step.network;
-    int ranks = source->world_size / source->machines;
+    int ranks = source->world_size / source->machines, first = plan->e->rank / ranks * ranks;
     fsdp_explained_step step;
 
     plan->crossing.out = fsdp__sum_of_calls(own->sent);
@@ -72,11 +105,10 @@ static fsdp_status count_machine(fsdp__plan *plan, const fsdp__explain_source *s
         plan->crossing.in *= ranks;
         ranks = 1;
     }
-    for (int rank = 1; rank < ranks; rank++) {
-        FSDP__SCOPED(fsdp__explain_close) fsdp__explain_run run = {0};
-
-        FSDP_TRY(fsdp__explain_open(source, rank, &run));
-        FSDP_TRY(fsdp__measure_step(run.run, &step));
+    for (int rank = first; rank < first + ranks; rank++) {
+        if (rank == plan->e->rank || ranks == 1)
+            continue;
+        FSDP_TRY(measure_rank(source, rank, &step));
         plan->crossing.out += fsdp__sum_of_calls(step.network.sent);
         plan->crossing.in += fsdp__sum_of_calls(step.network.received);
     }
@@ -101,7 +133,8 @@ static fsdp_status record(fsdp__plan *plan, const fsdp__explain_source *source, 
 {
     FSDP__SCOPED(fsdp__explain_close) fsdp__explain_run run = {0};
 
-    FSDP_TRY(fsdp__explain_open(source, 0, &run));
+    FSDP_TRY(find_fullest(plan, source));
+    FSDP_TRY(fsdp__explain_open(source, plan->e->rank, &run));
     FSDP_TRY(fsdp__explain_describe(plan->e, source, run.run));
     FSDP_TRY(fsdp__settle_steps(run.run));
     FSDP_TRY(fsdp__plan_record(plan, run.run, options));

@@ -1,5 +1,5 @@
-/* plan.h - will it fit, and how long will it take? A plan is a dry run of rank 0, which has the most of everything
- * (explain/), with what its third step holds at its peak and how long each of its parts takes at given prices. */
+/* plan.h - will it fit, and how long will it take? A plan is a dry run of the rank that has the most (explain/),
+ * with what its third step holds at its peak and how long each of its parts takes at given prices. */
 #pragma once
 
 #include "plan/planned.h"

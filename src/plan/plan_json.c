@@ -70,6 +70,7 @@ fsdp_status fsdp__plan_json(const fsdp__plan *plan, const fsdp__plan_question *q
     fsdp__json_put(&object, "policy", fsdp__json_text(e->policy));
     fsdp__json_put(&object, "world_size", json_integer(e->world_size));
     fsdp__json_put(&object, "machines", json_integer(e->machines));
+    fsdp__json_put(&object, "rank", json_integer(e->rank));
     fsdp__json_put(&object, "microbatches", json_integer(e->microbatches));
     fsdp__json_put(&object, "local_batch", json_integer(e->local_batch));
     fsdp__json_put(&object, "seq_len", json_integer(e->seq_len));

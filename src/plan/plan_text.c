@@ -75,12 +75,22 @@ static void put_verdict(const fsdp__plan *plan, const fsdp__plan_question *q, FI
                 fits ? "" : ": 'fsdp plan --fit SIZE' lists settings that fit");
 }
 
+/* Says whose memory it is, as far as that matters. */
+static void put_whose(const fsdp__plan *plan, FILE *out)
+{
+    if (plan->unsearched)
+        fputs("\nMemory of rank 0 (which rank has the most is not known: they are too many to try) at its peak: ", out);
+    else if (plan->e->rank > 0)
+        fprintf(out, "\nMemory of rank %d, which has the most, at its peak: ", plan->e->rank);
+    else
+        fputs("\nMemory of a rank at its peak: ", out);
+}
+
 static void put_memory(const fsdp__plan *plan, const fsdp__plan_question *q, FILE *out)
 {
-    fprintf(
-        out,
-        "\nMemory of a rank at its peak: %s (%s bytes),\nto the byte what a run's ledger will show without workspace\n",
-        FSDP__SIZE(plan->peak.total), FSDP__THOUSANDS(plan->peak.total));
+    put_whose(plan, out);
+    fprintf(out, "%s (%s bytes),\nto the byte what a run's ledger will show without workspace\n",
+            FSDP__SIZE(plan->peak.total), FSDP__THOUSANDS(plan->peak.total));
     put_moment(plan, out);
     put_kinds(plan, out);
     if (plan->e->step.reserved_bytes > 0)

@@ -49,14 +49,14 @@ typedef struct fsdp__plan_time {
 
 /* Counts bytes over the network in a step. */
 typedef struct fsdp__plan_crossing {
-    int64_t in, out; /* of rank 0's machine, all its ranks together */
+    int64_t in, out; /* of the planned rank's machine, all its ranks together */
     /* What a machine must at least receive, and send, on the average: its ranks lack the other machines' rows of what
      * is gathered, and have sums of gradients that other machines need. 0: not known, as where gathers are coded. */
     int64_t least;
 } fsdp__plan_crossing;
 
 typedef struct fsdp__plan {
-    fsdp_explanation *e; /* of rank 0, without the parts of others and without variants */
+    fsdp_explanation *e; /* of the rank that has the most, without the parts of others and without variants */
     fsdp__plan_peak peak;
     fsdp__plan_moment *moments; /* if they were asked for */
     int64_t moment_count, moment_capacity;
@@ -68,6 +68,7 @@ typedef struct fsdp__plan {
     uint64_t model_hash;    /* fsdp__comm_schedule_parameters */
     double *computed; /* for each event of the explanation: seconds that the device had computed; NULL: no prices */
     bool gpu;
+    bool unsearched; /* which rank has the most is not known: there are too many to try */
 } fsdp__plan;
 
 typedef struct fsdp__plan_options {

@@ -41,11 +41,20 @@ static void check_peak(const fsdp__plan *plan)
         CHECK(kind == FSDP_MEMORY_WORKSPACE || peak->bytes[kind] <= plan->e->step.peak_bytes[kind]);
 }
 
+static char *printed(const fsdp__plan *plan, const fsdp__plan_question *question,
+                     fsdp_status (*print)(const fsdp__plan *, const fsdp__plan_question *, FILE *))
+{
+    FILE *out = test_begin_text();
+
+    CHECK_OK(print(plan, question, out));
+    return test_end_text(out);
+}
+
 /* ---- real runs ---- */
 
 typedef struct real {
     const fsdp_train_config *config;
-    fsdp_memory_stats memory; /* of rank 0, in its third step */
+    fsdp_memory_stats memory[8]; /* of each rank, in its third step */
 } real;
 
 static void train(fsdp_context *context, void *arg)
@@ -57,8 +66,7 @@ static void train(fsdp_context *context, void *arg)
     CHECK_OK(fsdp_train_run_create(context, r->config, &run));
     for (int i = 0; i < 3; i++)
         CHECK_OK(fsdp_train_step(run, &report));
-    if (fsdp_context_rank(context) == 0)
-        r->memory = report.memory;
+    r->memory[fsdp_context_rank(context)] = report.memory;
     fsdp_train_run_free(run);
 }
 
@@ -72,7 +80,9 @@ static void hold_machines(int world, int machines, const char *keys)
         test_run_machines(machines, world / machines, false, train, &was);
     else
         test_run_ranks(world, train, &was);
-    CHECK_EQ(plan->peak.total, was.memory.peak_without_workspace_bytes);
+    CHECK_EQ(plan->peak.total, was.memory[plan->e->rank].peak_without_workspace_bytes);
+    for (int rank = 0; rank < world; rank++)
+        CHECK(was.memory[rank].peak_without_workspace_bytes <= plan->peak.total);
     check_peak(plan);
     fsdp__plan_free(plan);
 }
@@ -101,6 +111,10 @@ TEST(the_peak_is_that_of_a_real_run_for_every_option)
         {4, "parallelism.strategy=ddp training.global_batch_size=16"},
         {3, "parallelism.strategy=zero2 training.global_batch_size=12 parallelism.wrap_policy=always"},
         {8, "parallelism.fsdp_reshard_after_forward=4"},
+        {3, "parallelism.strategy=fsdp1 parallelism.fsdp1_use_orig_params=true optimizer.name=adafactor"},
+        {4, "parallelism.strategy=fsdp1 parallelism.fsdp1_use_orig_params=true adapter.rank=2"},
+        {4, "parallelism.strategy=fsdp1 parallelism.fsdp1_use_orig_params=true optimizer.name=muon "
+            "parallelism.fsdp1_strategy=hybrid_shard parallelism.data_parallel_replicate_degree=2"},
     };
 
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i += test_brief() ? 4 : 1)
@@ -206,6 +220,21 @@ TEST(the_peak_over_machines_is_that_of_a_real_run)
             hold_machines(ways[i].world, 2, keys);
         }
     }
+}
+
+TEST(the_rank_that_has_the_most_is_named)
+{
+    static const char keys[] = "model.preset=gpt-10m model.n_layers=1 model.dim=32 model.n_heads=4 "
+                               "model.vocab_size=256 training.seq_len=16 parallelism.strategy=fsdp1 "
+                               "parallelism.fsdp1_use_orig_params=true optimizer.name=adafactor";
+    fsdp__plan *two = plan_of(test_config(keys), 2, 1, NULL), *many = plan_of(test_config(keys), 65, 1, NULL);
+
+    CHECK(two->e->rank == 1 && !two->unsearched);
+    CHECK_CONTAINS(printed(two, &(fsdp__plan_question){0}, fsdp__plan_print), "Memory of rank 1, which has the most,");
+    CHECK(many->e->rank == 0 && many->unsearched);
+    CHECK_CONTAINS(printed(many, &(fsdp__plan_question){0}, fsdp__plan_print), "which rank has the most is not known");
+    fsdp__plan_free(two);
+    fsdp__plan_free(many);
 }
 
 /* ---- worlds that nobody has ---- */
@@ -350,15 +379,6 @@ TEST(gpus_of_a_machine_hide_gathers_and_reductions_behind_products)
 }
 
 /* ---- output ---- */
-
-static char *printed(const fsdp__plan *plan, const fsdp__plan_question *question,
-                     fsdp_status (*print)(const fsdp__plan *, const fsdp__plan_question *, FILE *))
-{
-    FILE *out = test_begin_text();
-
-    CHECK_OK(print(plan, question, out));
-    return test_end_text(out);
-}
 
 static char *drawn(const fsdp__plan *plan, const fsdp__stack *measured, double limit)
 {
