@@ -171,6 +171,7 @@ static fsdp_status make(const fsdp_train_config *config, const fsdp__plan_option
     e->part_count = e->replicas = 1;
     e->team = fsdp__train_team(config);
     plan->steps = config->training.steps;
+    plan->validates = fsdp__train_validates(config);
     FSDP_TRY(record(plan, &source, options));
     return options->machines > 1 && !options->rank_alone ? count_machine(plan, &source) : FSDP_OK;
 }

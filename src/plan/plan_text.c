@@ -101,6 +101,8 @@ static void put_memory(const fsdp__plan *plan, const fsdp__plan_question *q, FIL
           "  which a run's ledger counts with the workspace and which depends on threads and card, and the\n"
           "  program itself.\n",
           out);
+    if (plan->validates)
+        fputs("  Validations are not counted; with a larger validation.local_batch_size they may need more.\n", out);
     put_verdict(plan, q, out);
 }
 

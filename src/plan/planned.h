@@ -68,6 +68,7 @@ typedef struct fsdp__plan {
     uint64_t model_hash;    /* fsdp__comm_schedule_parameters */
     double *computed; /* for each event of the explanation: seconds that the device had computed; NULL: no prices */
     bool gpu;
+    bool validates;  /* the run has validations, whose memory is not counted */
     bool unsearched; /* which rank has the most is not known: there are too many to try */
 } fsdp__plan;
 

@@ -237,6 +237,18 @@ TEST(the_rank_that_has_the_most_is_named)
     fsdp__plan_free(many);
 }
 
+TEST(a_plan_says_that_validations_are_not_counted_if_there_are_any)
+{
+    static const char words[] = "Validations are not counted";
+    fsdp__plan *with = plan_of(test_config("model.preset=llama-1m validation.share=0.1"), 1, 1, NULL);
+    fsdp__plan *without = plan_of(test_config("model.preset=llama-1m"), 1, 1, NULL);
+
+    CHECK_CONTAINS(printed(with, &(fsdp__plan_question){0}, fsdp__plan_print), words);
+    CHECK(!strstr(printed(without, &(fsdp__plan_question){0}, fsdp__plan_print), words));
+    fsdp__plan_free(with);
+    fsdp__plan_free(without);
+}
+
 /* ---- worlds that nobody has ---- */
 
 TEST(a_million_ranks_are_planned)
