@@ -222,9 +222,6 @@ static void hear_stage(recorder *r, const fsdp__probe_event *e)
 static fsdp_status hear_time(recorder *r, const fsdp__probe_event *e)
 {
     switch (e->point) {
-    case FSDP__POINT_STAGE_BEGUN:
-        hear_stage(r, e);
-        return FSDP_OK;
     case FSDP__POINT_COLLECTIVE_DONE:
         if (e->kind < FSDP_COLLECTIVES)
             call(r, e);
@@ -253,6 +250,11 @@ static fsdp_status hear(void *arg, fsdp__probe_event *e)
     recorder *r = arg;
     fsdp_status status = r->prices ? note_events(r) : FSDP_OK;
 
+    if (e->point == FSDP__POINT_STAGE_BEGUN) { /* the first one comes before the peak of the last step is forgotten */
+        hear_stage(r, e);
+        r->status = r->status == FSDP_OK ? status : r->status;
+        return FSDP_OK;
+    }
     if (e->point == FSDP__POINT_MEMORY_TAKEN || e->point == FSDP__POINT_MEMORY_GIVEN_BACK) {
         if (fsdp__stream_device(e->stream) != r->device)
             return FSDP_OK;
