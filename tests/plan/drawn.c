@@ -30,7 +30,7 @@ fsdp_train_config *plan_drawn_config(uint64_t *dice)
 
         while (choices[i][count])
             count++;
-        test_set_keys(config, choices[i][dice_below(dice, count)]);
+        test_set_keys(config, "%s", choices[i][dice_below(dice, count)]);
     }
     return config;
 }
