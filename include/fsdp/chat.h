@@ -19,8 +19,10 @@
  *
  * A token is learned if a `generation` block of the template encloses it. A template without such blocks is rendered
  * twice for each answer: up to the answer, with the text that begins one, and with the answer. The text that the second
- * adds is the answer. White space after a special token at the answer's end is not learned, because a model never
- * writes it. It is an error, which says so, if a later message changes the text of an earlier one. A message with
+ * adds is the answer. If the text that begins one has more than the template writes in front of an answer, the answer
+ * begins behind the latter; a special token that ends every conversation is part of the last answer. White space after
+ * a special token at the answer's end is not learned, because a model never writes it. It is an error, which says so,
+ * if a later message changes the text of an earlier one. A message with
  * `weight` 0, `train` false or `training` false is rendered, and not learned. */
 #ifndef FSDP_CHAT_H
 #define FSDP_CHAT_H

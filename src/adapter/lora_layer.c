@@ -63,8 +63,8 @@ static fsdp_status norms_in_b(fsdp_module *b, void *arg, fsdp_tensor *const *inp
 }
 
 /* Returns these norms, constants. A and B may each be sharded by itself, so they are called where their weights are
- * read; and not without gradients, because a forward without them would not be a part of the one around it where a
- * block runs again. */
+ * read. Only what they compute is without gradients: in a block that is recomputed, a call under fsdp_no_grad would be
+ * a forward of its own. */
 static fsdp_tensor *row_norms(const fsdp__lora *l)
 {
     fsdp_tensor *n = NULL;
